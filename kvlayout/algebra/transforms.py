@@ -1,0 +1,236 @@
+"""The moves on layouts and the transforms that rules use.
+
+A move gives a new layout or says why not: which move, which axis, which numbers. Moves compose over a
+:class:`~kvlayout.algebra.result.Result`, and the first refusal ends the pipeline. A move never proves
+anything: what a pipeline made is proved afterwards by the kernel.
+
+>>> from kvlayout.algebra.dtype import DTYPES
+>>> latent = Layout(
+...     (84, 64, 576),
+...     (Bytes(73728), Bytes(1152), Bytes(2)),
+...     Bytes(0),
+...     DTYPES["bfloat16"],
+...     Bytes(884736),
+...     (Axis.BLOCK, Axis.TOKEN, Axis.CHANNEL),
+... )
+>>> merge_mla_tiles(latent, 12).unwrap().shape
+(7, 768, 576)
+>>> merge_mla_tiles(latent, 11).error
+Refusal(move='split', axis='block', expected='a multiple of 11', actual='84')
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import evolve
+
+from kvlayout.algebra.affine import Size, divide, nonneg, pair
+from kvlayout.algebra.dtype import INT8, DType
+from kvlayout.algebra.layout import Axis, Layout, dense_strides
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.units import Bytes, raw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Refusal",
+    "beside_rows",
+    "coalesce_kernel_pages",
+    "extend",
+    "flatten_page",
+    "join_rows",
+    "merge",
+    "merge_mla_tiles",
+    "permute",
+    "reinterpret_page",
+    "retype",
+    "settle",
+    "split",
+]
+
+
+class Refusal(NamedTuple):
+    """Why a move can't be made: its name, the axis, and the numbers."""
+
+    move: str
+    axis: str
+    expected: str
+    actual: str
+
+
+def _replace(layout: Layout, position: int, axes: Sequence[tuple[Axis, Size, Bytes]], removed: int) -> Layout:
+    """Put axes in the place of ``removed`` ones."""
+    end = position + removed
+    return evolve(
+        layout,
+        axes=(*layout.axes[:position], *(axis for axis, _, _ in axes), *layout.axes[end:]),
+        shape=(*layout.shape[:position], *(extent for _, extent, _ in axes), *layout.shape[end:]),
+        strides=(*layout.strides[:position], *(stride for _, _, stride in axes), *layout.strides[end:]),
+    )
+
+
+def split(layout: Layout, position: int, inner: int, axes: tuple[Axis, Axis]) -> Result[Layout, Refusal]:
+    """Split an axis of size s into ``(s / inner, inner)``; ``inner`` must divide s for every block count."""
+    outer = divide(layout.shape[position], inner)
+    if outer is None:
+        return Err(Refusal("split", layout.axes[position].value, f"a multiple of {inner}", str(layout.shape[position])))
+    stride = layout.strides[position]
+    return Ok(_replace(layout, position, [(axes[0], outer, stride * inner), (axes[1], inner, stride)], 1))
+
+
+def merge(layout: Layout, position: int, axis: Axis) -> Result[Layout, Refusal]:
+    """Merge an axis with the next: the next one, counted out, must end where the first takes its next step."""
+    outer, inner = layout.shape[position : position + 2]
+    far, near = layout.strides[position : position + 2]
+    if inner == 1:
+        near = far
+    elif outer != 1 and far != near * inner:
+        return Err(Refusal("merge", layout.axes[position].value, f"a stride of {near * inner} bytes", str(far)))
+    return Ok(_replace(layout, position, [(axis, outer * inner, near)], 2))
+
+
+def permute(layout: Layout, order: Sequence[int]) -> Result[Layout, Refusal]:
+    """Put the axes in another order: positions in the old layout, each once."""
+    if sorted(order) != list(range(len(layout.shape))):
+        return Err(Refusal("permute", "all", f"each of 0 to {len(layout.shape) - 1} once", str(tuple(order))))
+    return Ok(
+        evolve(
+            layout,
+            shape=tuple(layout.shape[i] for i in order),
+            strides=tuple(layout.strides[i] for i in order),
+            axes=tuple(layout.axes[i] for i in order),
+        ),
+    )
+
+
+def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
+    """Read the same bytes as another element type: torch's ``view(dtype)``, with its conditions.
+
+    The last axis must be dense, and the new item size must divide its bytes, the offset and all other strides.
+    """
+    old, new = layout.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return Ok(evolve(layout, dtype=dtype))
+    last = layout.axes[-1].value if layout.axes else "none"
+    if not layout.shape or raw(layout.strides[-1]) != old:
+        stride = str(layout.strides[-1]) if layout.shape else "no axis"
+        return Err(Refusal("retype", last, f"a last stride of {old} bytes", stride))
+    extent = divide(layout.shape[-1] * old, new)
+    if extent is None:
+        return Err(Refusal("retype", last, f"a multiple of {new} bytes", str(layout.shape[-1] * old)))
+    for name, number in (
+        ("offset", layout.offset),
+        *((axis.value, stride) for axis, stride in zip(layout.axes[:-1], layout.strides[:-1], strict=True)),
+    ):
+        if divide(raw(number), new) is None:
+            return Err(Refusal("retype", name, f"a multiple of {new} bytes", str(number)))
+    return Ok(
+        evolve(
+            layout,
+            dtype=dtype,
+            shape=(*layout.shape[:-1], extent),
+            strides=(*layout.strides[:-1], Bytes(new)),
+        ),
+    )
+
+
+def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal]:
+    """Grow an axis into the page's own padding; never beyond the page."""
+    axis = layout.axes[position].value
+    if not nonneg(extent - layout.shape[position]):
+        return Err(Refusal("extend", axis, f"at least {layout.shape[position]}", str(extent)))
+    reach = layout.strides[position] * extent
+    if not nonneg(raw(layout.page_bytes) - raw(reach)):
+        return Err(Refusal("extend", axis, f"at most the page of {layout.page_bytes} bytes", str(reach)))
+    return Ok(_replace(layout, position, [(layout.axes[position], extent, layout.strides[position])], 1))
+
+
+def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
+    """Count blocks instead of kernel pages: ``(N*k, ...)`` becomes ``(N, k, ...)``, k pages of one block side by side."""
+    block = layout.axes.index(Axis.BLOCK)
+    return split(layout, block, kernel_pages, (Axis.BLOCK, Axis.KERNEL_PAGE))
+
+
+def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
+    """Read what lies inside the ``outer`` axes in memory order, as one axis of bytes."""
+    kept = [i for i, axis in enumerate(layout.axes) if axis in outer]
+    inner = [i for i, axis in enumerate(layout.axes) if axis not in outer and layout.shape[i] != 1]
+    inner.sort(key=lambda i: pair(raw(layout.strides[i]))[::-1], reverse=True)
+    unit = evolve(
+        layout,
+        shape=tuple(layout.shape[i] for i in (*kept, *inner)),
+        strides=tuple(layout.strides[i] for i in (*kept, *inner)),
+        axes=tuple(layout.axes[i] for i in (*kept, *inner)),
+    )
+    flat: Result[Layout, Refusal] = Ok(_replace(unit, len(unit.axes), [(Axis.BYTES, 1, Bytes(unit.dtype.itemsize))], 0))
+    for _ in inner:
+        flat = flat.then(lambda page: merge(page, len(page.axes) - 2, Axis.BYTES))
+    return flat.then(lambda page: retype(page, INT8))
+
+
+def reinterpret_page(
+    layout: Layout,
+    shape: tuple[int, ...],
+    axes: tuple[Axis, ...],
+    dtype: DType,
+    outer: tuple[Axis, ...] = (Axis.BLOCK,),
+) -> Result[Layout, Refusal]:
+    """Read each page as ``shape`` of ``dtype``, growing into its padding where the shape asks for it.
+
+    Args:
+        layout: a paged layout whose axes inside ``outer`` are one interval of memory.
+        shape: the new inner shape, in elements.
+        axes: what the new inner axes are.
+        dtype: the new element type.
+        outer: the axes that stay: blocks, and planes where K and V lie apart.
+    """
+    inner = dense_strides(shape, dtype.itemsize)
+    total = prod(shape) * dtype.itemsize
+
+    def shaped(page: Layout) -> Layout:
+        at = len(page.axes) - 1
+        return evolve(_replace(page, at, list(zip(axes, shape, inner, strict=True)), 1), dtype=dtype)
+
+    return (
+        flatten_page(layout, outer)
+        .then(lambda page: extend(page, len(page.axes) - 1, total))
+        .then(lambda page: retype(page, dtype))
+        .map(shaped)
+    )
+
+
+def beside_rows(paged: Layout) -> Result[Layout, Refusal]:
+    """Put the axis of kernel pages in front of the axis of rows; the order in which bytes are read becomes by row."""
+    tile = paged.axes.index(Axis.KERNEL_PAGE)
+    row = next(i for i, axis in enumerate(paged.axes) if axis in (Axis.TOKEN, Axis.STATE))
+    order = [i for i in range(len(paged.axes)) if i != tile]
+    order.insert(order.index(row), tile)
+    return permute(paged, order)
+
+
+def join_rows(paged: Layout) -> Result[Layout, Refusal]:
+    """Merge the axis of kernel pages with the axis of rows behind it."""
+    tile = paged.axes.index(Axis.KERNEL_PAGE)
+    return merge(paged, tile, paged.axes[tile + 1])
+
+
+def merge_mla_tiles(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
+    """Join the kernel pages of latent rows: ``[N*12, 64, 576]`` becomes ``[N, 768, 576]``, rows as they were."""
+    return coalesce_kernel_pages(layout, kernel_pages).then(beside_rows).then(join_rows)
+
+
+def settle(layout: Layout) -> Layout:
+    """Give each axis of size 1 its canonical stride: what lies inside it, counted out.
+
+    Engines leave these strides arbitrary, and consumers that read them go wrong.
+    """
+    strides = list(layout.strides)
+    step = Bytes(layout.dtype.itemsize)
+    for i in reversed(range(len(strides))):
+        if layout.shape[i] == 1:
+            strides[i] = step
+        step = strides[i] * layout.shape[i] if isinstance(layout.shape[i], int) else step
+    return evolve(layout, strides=tuple(strides))

@@ -1,0 +1,1 @@
+"""What an engine registers, as frozen values. Imports errors and algebra."""

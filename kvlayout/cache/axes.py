@@ -1,0 +1,148 @@
+"""Axes by name: what each dimension of a registered tensor is, read from the spec and never guessed.
+
+A reading is a list of axes that the spec's own numbers (heads, content bytes, state fields) bear out. Rank 5
+may have two, ``[B, 2, N, H, D]`` and ``[2, B, N, H, D]``; which one holds is decided later, by what is proved
+of their pages, and where both hold the answer is ``axes-ambiguous``.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from kvlayout.algebra.affine import Size
+from kvlayout.algebra.dtype import DTYPES, DType
+from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.units import Bytes, Elements, in_bytes, raw
+from kvlayout.cache.registration import Entry, RegisteredTensor
+from kvlayout.cache.spec import AttentionSpec, LatentSpec, StateSpec
+from kvlayout.errors import Code, LayoutError
+
+__all__ = ["Readings", "name_axes", "paged_layout", "row_axis"]
+
+#: The possible readings of one layer; each is a layout for every tensor of the layer.
+Readings: TypeAlias = tuple[tuple[Layout, ...], ...]
+
+_ROW = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
+_PLANES = 2
+
+
+def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
+    """Return what a stored row is: a token, or a state of several (or a part of one)."""
+    return Axis.TOKEN if spec.tokens_per_state == (1, 1) else Axis.STATE
+
+
+def paged_layout(tensor: RegisteredTensor, axes: tuple[Axis, ...], page_bytes: int, base: Size, dtype: DType) -> Layout:
+    """Return a tensor as a layout in bytes, its offset counted from ``base``."""
+    return Layout(
+        shape=tuple(tensor.shape),
+        strides=tuple(in_bytes(Elements(stride), dtype.itemsize) for stride in tensor.strides),
+        offset=Bytes(raw(in_bytes(Elements(tensor.offset), dtype.itemsize)) - base),
+        dtype=dtype,
+        page_bytes=Bytes(page_bytes),
+        axes=axes,
+    )
+
+
+def _mismatch(expected: str, shape: tuple[Size, ...], dtype: DType) -> Err[LayoutError]:
+    actual = f"[{', '.join(map(str, shape))}] of {dtype.name}"
+    return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=actual))
+
+
+def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Result[Readings, LayoutError]:
+    """Return every reading of a layer's tensors that its spec bears out.
+
+    Offsets are in bytes from the first tensor's; a state list has one layout a state.
+
+    Errors: ``unknown-dtype``, ``axes-mismatch``.
+    """
+    parts = (entry,) if isinstance(entry, RegisteredTensor) else entry
+    dtypes = [DTYPES.get(part.dtype) for part in parts]
+    for part, dtype in zip(parts, dtypes, strict=True):
+        if dtype is None:
+            return Err(LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=part.dtype))
+    known = [dtype for dtype in dtypes if dtype is not None]
+    if isinstance(spec, StateSpec) and not isinstance(entry, RegisteredTensor):
+        return _state_list(spec, parts, known)
+    if not isinstance(entry, RegisteredTensor):
+        return _mismatch("one tensor", (len(parts),), known[0])
+    dtype = known[0]
+    if isinstance(spec, StateSpec):
+        if len(entry.shape) != len(_ROW) or entry.shape[1:3] != (1, 1):
+            return _mismatch("a state row [B, 1, 1, row], or a list of states", entry.shape, dtype)
+        found = [_ROW]
+    elif isinstance(spec, LatentSpec):
+        found = _latent(spec, entry.shape, dtype)
+    else:
+        found = _attention(spec, entry.shape, dtype)
+    if not found:
+        return _mismatch(_wanted(spec), entry.shape, dtype)
+    base = raw(in_bytes(Elements(entry.offset), dtype.itemsize))
+    return Ok(tuple((paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found))
+
+
+def _wanted(spec: AttentionSpec | LatentSpec | StateSpec) -> str:
+    if isinstance(spec, StateSpec):
+        return "a state row [B, 1, 1, row]"
+    if isinstance(spec, LatentSpec):
+        return f"[B, N, C] or [B, {spec.heads}, N, C] with C of {spec.content_bytes} bytes"
+    return (
+        f"[B, {spec.heads}, N, C] with C of {spec.content_bytes} bytes, or [B, 2, N, {spec.heads}, D] "
+        f"or [2, B, N, {spec.heads}, D] with D of {spec.content_bytes // _PLANES} bytes"
+    )
+
+
+def _attention(spec: AttentionSpec, shape: tuple[Size, ...], dtype: DType) -> list[tuple[Axis, ...]]:
+    """Rank 4 is ``[B, H, N, C]``, slots also ``[B, N, H, C]``; rank 5 has planes of K and V in either place."""
+    rows = row_axis(spec)
+    channel = shape[-1] * dtype.itemsize if shape else 0
+    if len(shape) == len(_ROW) and channel == spec.content_bytes:
+        fused = (Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)
+        found = [fused] if shape[1] == spec.heads else []
+        if spec.slots and shape[2] == spec.heads:
+            found.insert(0 if shape[1] == spec.states else len(found), (Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL))
+        return found[:1]
+    if len(shape) == len(_ROW) + 1 and channel * _PLANES == spec.content_bytes and shape[3] == spec.heads:
+        inner = (rows, Axis.HEAD, Axis.CHANNEL)
+        found = [(Axis.BLOCK, Axis.PLANE, *inner)] if shape[1] == _PLANES else []
+        return [*found, (Axis.PLANE, Axis.BLOCK, *inner)] if shape[0] == _PLANES else found
+    return []
+
+
+def _latent(spec: LatentSpec, shape: tuple[Size, ...], dtype: DType) -> list[tuple[Axis, ...]]:
+    """Rank 3 is ``[B, N, C]``; rank 4 has its one head slot before the rows, or behind more than one row."""
+    rows = row_axis(spec)
+    if not shape or shape[-1] * dtype.itemsize != spec.content_bytes:
+        return []
+    if len(shape) == len(_ROW) - 1 and spec.heads == 1:
+        return [(Axis.BLOCK, rows, Axis.CHANNEL)]
+    if len(shape) == len(_ROW) and shape[1] == spec.heads:
+        return [(Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)]
+    if len(shape) == len(_ROW) and shape[2] == spec.heads == 1:
+        return [(Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL)]
+    return []
+
+
+def _state_list(
+    spec: StateSpec, parts: tuple[RegisteredTensor, ...], dtypes: list[DType]
+) -> Result[Readings, LayoutError]:
+    """Hold each tensor of a list against the field of the spec that it is."""
+    wanted = [(field.shape, DTYPES.get(field.dtype)) for field in spec.fields]
+    found = [(tuple(part.shape[1:]), dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+    alike = len(wanted) == len(found) and all(
+        shape == other and (dtype is None or dtype.itemsize == actual.itemsize)
+        for (shape, dtype), (other, actual) in zip(wanted, found, strict=True)
+    )
+    if not alike:
+        expected = " and ".join(f"[B, {', '.join(map(str, field.shape))}] of {field.dtype}" for field in spec.fields)
+        shown = " and ".join(f"[{', '.join(map(str, p.shape))}] of {p.dtype}" for p in parts)
+        return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=shown))
+    base = raw(in_bytes(Elements(parts[0].offset), dtypes[0].itemsize))
+    return Ok(
+        (
+            tuple(
+                paged_layout(part, (Axis.BLOCK, *(Axis.CHANNEL for _ in part.shape[1:])), spec.page_bytes, base, dtype)
+                for part, dtype in zip(parts, dtypes, strict=True)
+            ),
+        ),
+    )

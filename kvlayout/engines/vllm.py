@@ -1,0 +1,300 @@
+"""From vLLM's live objects to a registration, without importing vLLM or torch.
+
+vLLM 0.22 to 0.33 differ in fields and not in ideas, so everything is read by class name and attribute: what an old
+version lacks is absent, what a new one adds is kept. Facts on fields and versions: docs/engines.md.
+
+>>> class Config:
+...     num_blocks, kv_cache_tensors, kv_cache_groups = 4, (), ()
+>>> registration(Config(), {}, {"kv_layout": "NHD"}, engine_version="0.32.0").unwrap().layout_hint
+'NHD'
+>>> for error in registration(object(), {}, {"kv_layout": "HDN"}).error.errors:
+...     print(error.path, "|", error.expected, "|", error.actual)
+kv_cache_config.num_blocks | a whole number from 1 | nothing
+kv_cache_config.kv_cache_tensors | a list | nothing
+kv_cache_config.kv_cache_groups | a list | nothing
+layout_hints.kv_layout | one of NHD, HND, BLNHC, BLHNC | 'HDN'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.cache.reading import LIMIT, FieldError, read_spec
+from kvlayout.cache.registration import Engine, Entry, Group, Placement, Registration
+from kvlayout.engines.specs import spec_document, spec_facts
+from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts
+from kvlayout.errors import Code, LayoutError, LayoutErrors
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from kvlayout.cache.spec import Spec
+
+__all__ = ["LiveCaches", "LiveTensor", "dump", "facts", "registration"]
+
+
+_T = TypeVar("_T")
+
+#: The last two are vLLM's words before 0.29.
+_LAYOUTS: Final = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC", "NHD", "HND")
+_HINTS: Final = ("NHD", "HND", "BLNHC", "BLHNC")
+
+
+def registration(  # noqa: PLR0913 - keywords, and all of them optional
+    kv_cache_config: object,
+    kv_caches: LiveCaches,
+    layout_hints: Mapping[str, object] | None = None,
+    *,
+    engine_version: str | None = None,
+    platform: str | None = None,
+    dcp: int = 1,
+    name: str = "",
+) -> Result[Registration, LayoutErrors]:
+    """Return what vLLM registers, as kvlayout's own values.
+
+    Layers that share the cache of another one are in ``kv_caches`` and in no group; they are passed on as they are.
+
+    Args:
+        kv_cache_config: vLLM's ``KVCacheConfig``, of any version from 0.22.
+        kv_caches: layer name -> tensor or tensors, as ``register_kv_caches`` gets them.
+        layout_hints: LMCache's hints; only ``kv_layout`` is read, and ``None`` or ``"none"`` is no hint.
+        engine_version: vLLM's version; that of the loaded package by default.
+        platform: ``cpu``, ``cuda``, ...; the device of the first tensor by default.
+        dcp: decode-context parallel size.
+        name: what to call it.
+
+    Returns:
+        The registration, or every ``bad-config`` there is, each with the path of the attribute.
+    """
+    reader = _Reader()
+    live = reader.live(kv_cache_config, kv_caches, layout_hints, _engine(kv_caches, engine_version, platform, dcp))
+    reader.choice("kv_cache_config.kv_cache_layout", live.kv_cache_layout, _LAYOUTS)
+    reader.choice("layout_hints.kv_layout", live.layout_hint, _HINTS)
+    groups = tuple(reader.group(index, group) for index, group in enumerate(live.groups))
+    if reader.faults:
+        return Err(LayoutErrors(reader.faults))
+    return Ok(Registration(tuple(filter(None, groups)), *live[1:], name=name))
+
+
+def dump(  # noqa: PLR0913 - as above
+    kv_cache_config: object,
+    kv_caches: LiveCaches,
+    layout_hints: Mapping[str, object] | None = None,
+    *,
+    name: str = "",
+    engine_version: str | None = None,
+    platform: str | None = None,
+    dcp: int = 1,
+    file: str | PathLike[str] | None = None,
+) -> str:
+    """Return the registration document of a live engine, and write it to ``file``.
+
+    The specs are written with all fields that vLLM declares, also where :func:`registration` refuses their values or
+    the hint: such a document is what a bug report needs. Arguments are those of :func:`registration`.
+
+    Raises:
+        LayoutErrors: the configuration lacks an attribute, so that there is nothing to write.
+
+    >>> class Config:
+    ...     num_blocks, kv_cache_tensors, kv_cache_groups = 4, (), ()
+    >>> json.loads(dump(Config(), {}, engine_version="0.32.0", platform="cpu"))["engine"]
+    {'name': 'vllm', 'version': '0.32.0', 'platform': 'cpu', 'dcp': 1}
+    """
+    reader = _Reader()
+    live = reader.live(kv_cache_config, kv_caches, layout_hints, _engine(kv_caches, engine_version, platform, dcp))
+    if reader.faults:
+        raise LayoutErrors(reader.faults)
+    document = {
+        "format": "kvlayout/registration",
+        "version": 1,
+        "name": name,
+        "engine": live.engine._asdict(),
+        "num_blocks": live.num_blocks,
+        "kv_cache_layout": live.kv_cache_layout,
+        "layout_hint": live.layout_hint,
+        "placements": [placement._asdict() for placement in live.placements],
+        "groups": [_group_document(group) for group in live.groups],
+        "caches": {layer: entry_document(entry) for layer, entry in live.caches.items()},
+    }
+    text = json.dumps(document, indent=1)
+    if file is not None:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+class _LiveGroup(NamedTuple):
+    layers: tuple[str, ...]
+    spec: object
+    leaves: Mapping[str, object]
+    draft: bool
+    host_resident: bool
+    transferable: bool
+
+
+class _Live(NamedTuple):
+    """The fields of a registration, in its order; specs are still vLLM's."""
+
+    groups: tuple[_LiveGroup, ...]
+    caches: Mapping[str, Entry]
+    placements: tuple[Placement, ...]
+    num_blocks: int | None
+    kv_cache_layout: str | None
+    layout_hint: str | None
+    engine: Engine
+
+
+def _engine(kv_caches: LiveCaches, version: str | None, platform: str | None, dcp: int) -> Engine:
+    if version is None:
+        version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
+    return Engine("vllm", version, device_type(kv_caches) if platform is None else platform, dcp)
+
+
+class _Reader:
+    """Reads attributes by name, and collects what is wrong instead of stopping there."""
+
+    def __init__(self) -> None:
+        self.faults: list[LayoutError] = []
+        self.known: dict[int, Spec] = {}
+        self.alike: list[tuple[type, object, Spec]] = []
+
+    def fault(self, path: str, expected: str, actual: str, group: int | None = None, layer: str | None = None) -> None:
+        """Note a fault."""
+        self.faults.append(LayoutError(Code.BAD_CONFIG, group, layer, expected, actual, path=path))
+
+    def whole(self, owner: object, name: str, path: str, least: int = 0, default: int | None = None) -> int | None:
+        """Return a whole number; ``path`` is the owner's."""
+        value = getattr(owner, name, default)
+        if type(value) is int and least <= value < LIMIT:
+            return value
+        self.fault(f"{path}.{name}", f"a whole number from {least}", _show(value))
+        return None
+
+    def choice(self, path: str, value: str | None, among: tuple[str, ...]) -> None:
+        """Check one of some words."""
+        if value is not None and value not in among:
+            self.fault(path, f"one of {', '.join(among)}", repr(value))
+
+    def listed(self, owner: object, name: str, path: str, of: type[_T]) -> tuple[_T, ...]:  # noqa: ARG002 - for mypy
+        """Return the items of a list or tuple; that they are of the type is left to the engine."""
+        value = getattr(owner, name, None)
+        if isinstance(value, (list, tuple)):
+            return tuple(value)
+        self.fault(f"{path}.{name}", "a list", _show(value))
+        return ()
+
+    def live(self, config: object, kv_caches: LiveCaches, hints: Mapping[str, object] | None, engine: Engine) -> _Live:
+        """Read everything but the specs."""
+        root = "kv_cache_config"
+        blocks = self.whole(config, "num_blocks", root, least=1)
+        tensors = self.listed(config, "kv_cache_tensors", root, object)
+        placements = tuple(self.placement(tensor, f"kv_cache_tensors[{i}]") for i, tensor in enumerate(tensors))
+        hosts = [p.layers for t, p in zip(tensors, placements, strict=True) if getattr(t, "host_resident", False)]
+        on_host = {layer for layers in hosts for layer in layers}
+        groups = self.listed(config, "kv_cache_groups", root, object)
+        return _Live(
+            tuple(self.live_group(group, f"kv_cache_groups[{i}]", on_host) for i, group in enumerate(groups)),
+            self.caches(kv_caches),
+            placements,
+            blocks,
+            _name(getattr(config, "kv_cache_layout", None)),
+            _name((hints or {}).get("kv_layout")),
+            engine,
+        )
+
+    def placement(self, tensor: object, path: str) -> Placement:
+        """Read a ``KVCacheTensor``: since 0.29 layers of one allocation, before that a tensor that layers share."""
+        size = self.whole(tensor, "size", path)
+        offset = self.whole(tensor, "offset", path) if hasattr(tensor, "offset") else None
+        if hasattr(tensor, "shared_by"):
+            packed = self.whole(tensor, "block_stride", path, default=0)
+            return Placement(self.listed(tensor, "shared_by", path, str), size, offset, None, packed or None)
+        layers = self.listed(tensor, "layers", path, str)
+        layer_stride, block_stride = (self.whole(tensor, name, path) for name in ("layer_stride", "block_stride"))
+        return Placement(layers, size, offset or 0, layer_stride, block_stride)
+
+    def live_group(self, group: object, path: str, on_host: set[str]) -> _LiveGroup:
+        """Read a ``KVCacheGroupSpec``; the flags came with 0.29 and later."""
+        layers = self.listed(group, "layer_names", path, str)
+        spec = getattr(group, "kv_cache_spec", None)
+        if spec is None:
+            self.fault(f"{path}.kv_cache_spec", "a spec", _show(spec))
+        own = getattr(spec, "kv_cache_specs", None)
+        leaves = {layer: own[layer] for layer in layers if layer in own} if isinstance(own, dict) else {}
+        for layer in sorted(set(layers) - set(leaves)) if isinstance(own, dict) else ():
+            self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", _show(None))
+        return _LiveGroup(
+            layers,
+            spec,
+            leaves,
+            bool(getattr(group, "is_eagle_group", False)),
+            bool(getattr(group, "host_resident", False)) or not on_host.isdisjoint(layers),
+            bool(getattr(group, "enable_kv_transfer", True)),
+        )
+
+    def caches(self, kv_caches: LiveCaches) -> dict[str, Entry]:
+        """Return the facts of all tensors, or note each entry that has none."""
+        try:
+            return facts(kv_caches)
+        except Exception:  # noqa: BLE001 - what is no tensor raises what it likes
+            for layer, entry in kv_caches.items():
+                try:
+                    facts({layer: entry})
+                except Exception:  # noqa: BLE001 - the same
+                    self.fault(f"kv_caches[{layer!r}]", "a tensor or a list of tensors", _show(entry), layer=layer)
+            return {}
+
+    def group(self, index: int, live: _LiveGroup) -> Group | None:
+        """Convert the specs of a group."""
+        path = f"kv_cache_groups[{index}].kv_cache_spec"
+        spec = self.spec(live.spec, path, index)
+        read = ((layer, self.spec(leaf, path, index, layer)) for layer, leaf in live.leaves.items())
+        leaves = {layer: leaf for layer, leaf in read if leaf is not None}
+        return None if spec is None else Group(live.layers, spec, leaves, *live[3:])
+
+    def spec(self, live: object, path: str, group: int, layer: str | None = None) -> Spec | None:
+        """Convert a spec: one object once, and objects of one class with equal fields once."""
+        spec = self.known.get(id(live)) or self.twin(live)
+        if spec is None:
+            try:
+                spec = read_spec(*spec_facts(live))
+            except FieldError as error:
+                path += "" if layer is None else f".kv_cache_specs[{layer!r}]"
+                self.fault(f"{path}.{error.path.partition('.')[2]}", error.expected, error.actual, group, layer)
+                return None
+            self.alike.append((type(live), getattr(live, "__dict__", None), spec))
+        self.known[id(live)] = spec
+        return spec
+
+    def twin(self, live: object) -> Spec | None:
+        """Return what an equal spec became. The comparison of dicts is C; vLLM's own hash and == are not faster."""
+        made, fields = type(live), getattr(live, "__dict__", None)
+        try:
+            for known, declared, spec in self.alike:
+                if known is made and declared is not None and declared == fields:
+                    return spec
+        except Exception:  # noqa: BLE001 - fields of a foreign spec may refuse to be compared: it is read again
+            return None
+        return None
+
+
+def _show(value: object) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _name(value: object) -> str | None:
+    """Return a layout's name, from an enumeration or text; ``"none"`` is none."""
+    name = value.name if isinstance(value, Enum) else value
+    return None if name is None or name == "none" else str(name)
+
+
+def _group_document(group: _LiveGroup) -> dict[str, object]:
+    leaves = {layer: spec_document(leaf) for layer, leaf in group.leaves.items()}
+    document: dict[str, object] = {"layers": group.layers, "spec": spec_document(group.spec), "layer_specs": leaves}
+    return document | dict(zip(("draft", "host_resident", "transferable"), group[3:], strict=True))

@@ -1,0 +1,57 @@
+"""Attention that the backend pages finer than the scheduler: kernel pages joined to blocks."""
+
+from __future__ import annotations
+
+from kvlayout.algebra.affine import nonneg
+from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.result import Err
+from kvlayout.algebra.transforms import beside_rows, join_rows
+from kvlayout.algebra.units import raw
+from kvlayout.cache.paging import CacheLayout
+from kvlayout.cache.spec import AttentionSpec, LatentSpec
+from kvlayout.rules.presentation import Presentation, bytes_page, opaque_page, planes_first, prove_view, refused
+from kvlayout.rules.rule import NoMatch, Outcome, rule
+
+__all__ = ["subpaged_attention_view", "subpaged_mla_attention_view"]
+
+
+def _joined(cache: CacheLayout) -> Outcome:
+    """Join kernel pages row by row, so that the axes keep their meaning; proved to read the same bytes in order."""
+    paged = beside_rows(cache.source)
+    if cache.apart:
+        paged = paged.then(planes_first)
+    if isinstance(paged, Err):
+        return Err(refused(paged.error))
+    joined = join_rows(paged.value)
+    return Err(refused(joined.error)) if isinstance(joined, Err) else prove_view(joined.value, cache, paged.value)
+
+
+@rule(AttentionSpec, name="subpaged-attention-view")
+def subpaged_attention_view(spec: AttentionSpec, cache: CacheLayout, goal: Presentation) -> Outcome:  # noqa: ARG001 - the cache has its numbers
+    """Show kernel-paged keys and values by the scheduler's blocks, whatever their order in memory.
+
+    Rank 5: ``(N, 2, T, 1, page/(2*T*item))``; fused rank 4: ``(N, T, 1, w)`` or ``(N, 1, T, w)``; both only address
+    bytes. K and V apart, tokens outside heads: ``(2, N, T, H, D)``, as meant; heads outside: ``(2, N, T, 1, w)``.
+    """
+    if cache.untouched or cache.kernel_pages == 1:
+        return NoMatch()
+    if goal.form == "bytes":
+        return bytes_page(cache)
+    if cache.apart and _tokens_outside_heads(cache):
+        return _joined(cache)
+    return opaque_page(cache, goal, planes=Axis.PLANE in cache.source.axes)
+
+
+def _tokens_outside_heads(cache: CacheLayout) -> bool:
+    source = cache.source
+    head = source.axes.index(Axis.HEAD)
+    token = next(i for i, axis in enumerate(source.axes) if axis in (Axis.TOKEN, Axis.STATE))
+    return source.shape[head] == 1 or nonneg(raw(source.strides[token]) - raw(source.strides[head]))
+
+
+@rule(LatentSpec, name="subpaged-mla-attention-view")
+def subpaged_mla_attention_view(spec: LatentSpec, cache: CacheLayout, goal: Presentation) -> Outcome:
+    """Join the kernel pages of latent rows: ``[N*12, 64, 576]`` becomes ``[N, 768, 576]``, at the same rank."""
+    if cache.untouched or cache.kernel_pages == 1 or spec.heads != 1:
+        return NoMatch()
+    return bytes_page(cache) if goal.form == "bytes" else _joined(cache)

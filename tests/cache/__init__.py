@@ -1,0 +1,1 @@
+"""What an engine registers: specs, documents, axes and pages."""

@@ -1,0 +1,1 @@
+"""What is shipped, and what importing it brings along."""

@@ -1,0 +1,3 @@
+class MultipleOf:
+    base: int
+    def __init__(self, base: int) -> None: ...
