@@ -1,6 +1,8 @@
 """Every refusal as data, and the one function that explains them.
 
->>> error = LayoutError(Code.MISSING_LAYER, group=0, layer="model.layers.3.attn", expected="a cache tensor", actual="none")
+>>> error = LayoutError(
+...     Code.MISSING_LAYER, group=0, layer="model.layers.3.attn", expected="a cache tensor", actual="none"
+... )
 >>> print(explain(error))
 the group lists a layer that registered no cache
 >>> raise LayoutErrors((error,))

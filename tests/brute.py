@@ -25,7 +25,13 @@ __all__ = ["COUNTS", "at_index", "bytes_of", "clashes", "make", "nested", "pages
 #: The block counts that stand for "every N" in a symbolic check.
 COUNTS = (1, 2, 3, 4, 5, 6)
 
-_DTYPES = {1: DTYPES["int8"], 2: DTYPES["bfloat16"], 4: DTYPES["float32"], 8: DTYPES["float64"], 16: DTYPES["complex128"]}
+_DTYPES = {
+    1: DTYPES["int8"],
+    2: DTYPES["bfloat16"],
+    4: DTYPES["float32"],
+    8: DTYPES["float64"],
+    16: DTYPES["complex128"],
+}
 _INNER = (Axis.HEAD, Axis.CHANNEL, Axis.BYTES)
 
 

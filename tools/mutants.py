@@ -211,7 +211,9 @@ def run_tests() -> None:
     """Call the tests, quickest first; the first failure raises."""
     for name in TESTS:
         module = importlib.import_module(f"tests.algebra.{name}")
-        for function in [value for key, value in vars(module).items() if key.startswith("test_") and key not in LEFT_OUT]:
+        for function in [
+            value for key, value in vars(module).items() if key.startswith("test_") and key not in LEFT_OUT
+        ]:
             for arguments in _cases(function):
                 function(**arguments)
         for judge, symbolic in itertools.product(getattr(module, "CASES", ()), (False, True)):

@@ -47,19 +47,18 @@ def canonical(modes: Sequence[Mode]) -> tuple[Mode, ...]:
         NotAffineError: two sizes that both depend on the block count would merge.
     """
     form: list[Mode] = []
-    ta, tb, ea, eb = 1, 0, 1, 0
     for sa, sb, da, db in reversed(modes):
         if sa == 1 and not sb:
             continue
-        if form and da == ta * ea and db == ta * eb + tb * ea and not (tb and eb):
-            if sb and tb:
-                message = f"sizes {sa}+{sb}m and {ta}+{tb}m merge, and their product is not affine"
-                raise NotAffineError(message)
-            ta, tb = sa * ta, sa * tb + sb * ta
-            form[-1] = (ta, tb, ea, eb)
-        else:
-            ta, tb, ea, eb = sa, sb, da, db
-            form.append((ta, tb, ea, eb))
+        if form:
+            ta, tb, ea, eb = form[-1]
+            if da == ta * ea and db == ta * eb + tb * ea and not (tb and eb):
+                if sb and tb:
+                    message = f"sizes {sa}+{sb}m and {ta}+{tb}m merge, and their product is not affine"
+                    raise NotAffineError(message)
+                form[-1] = (sa * ta, sa * tb + sb * ta, ea, eb)
+                continue
+        form.append((sa, sb, da, db))
     return tuple(form)
 
 

@@ -114,16 +114,16 @@ def misfit(base: Size, chain: tuple[int, int, int, int], blocks: Size) -> Refute
 
 def miscounted(axis: Axis, extent: Size | None, have: Size | None, blocks: Size) -> Refuted | Undecided:
     """Find the first block or state that is missing, or one too many."""
-    index = min(at(extent or 0, 2), at(have or 0, 2))
+    wanted, found, n = extent or 0, have or 0, at(blocks, 2)
     why = ("grain", f"{have} {axis.value}s, not {extent}")
-    return _refute(why, index, _extent(extent or 0), _extent(have or 0), tried(blocks))
+    return _refute(why, min(at(wanted, n), at(found, n)), _extent(wanted), _extent(found), tried(blocks))
 
 
 def outside(view: Layout, storage: Size, slack: Size) -> Refuted | Undecided:
     """Evaluate the lowest and the highest index where a slack is negative: one of them is outside the storage."""
     a, b = pair(slack)
     known = blocks_of(view) if isinstance(storage, int) else BLOCK_COUNT
-    n = known if isinstance(known, int) else 1 if a < 0 or b >= 0 else a // -b + 2
+    n = known if isinstance(known, int) else max(a // -b + 2, 1) if b < 0 else 1
     bound, offset = bind_modes(modes_of(view), n), at(raw(view.offset), n)
     for low in (True, False):
         index = 0
@@ -140,13 +140,13 @@ def collision(view: Layout) -> Refuted | None:
     for n in tried(blocks_of(view)):
         bound, start = bind_modes(modes_of(view), n), at(raw(view.offset), n)
         for i, k in itertools.combinations(range(len(bound)), 2):
-            (x, _, dx, _), (y, _, dy, _) = bound[i], bound[k]
-            common = gcd(dx, dy) or 1
+            dx, dy = bound[i][2], bound[k][2]
+            common = max(gcd(dx, dy), 1)
             p, q = abs(dy) // common, abs(dx) // common  # p steps of one axis reach as far as q of the other
             far, near = p * count(bound[i + 1 :]), q * count(bound[k + 1 :])
             one, two = (far, near) if dx * dy >= 0 else (far + near, 0)
             byte = address(start, bound, one)
-            if p < x and q < y and one != two and byte == address(start, bound, two):
+            if one != two and byte is not None and byte == address(start, bound, two):
                 return Refuted("injective", f"index {two} has the same byte", Witness(n, one, None, byte))
     return None
 
@@ -179,8 +179,8 @@ def _clash(x: Track, y: Track, n: int) -> Refuted | None:
 
 
 def _meet(x: Track, y: Track, blocks: Size) -> Refuted | Undecided | None:
-    """Compare two tracks at the block counts that decide it; ``None``: no byte of one is ever a byte of the other."""
-    if nonneg(y.base - _end(x, blocks)) or nonneg(x.base - _end(y, blocks)):
+    """Compare two tracks, in order of their bases, at the block counts that decide it; ``None``: they never meet."""
+    if nonneg(y.base - _end(x, blocks)):
         return None
     apart, counts, exact = y.base - x.base, tried(blocks), isinstance(blocks, int)
     if not exact and x.stride == y.stride and isinstance(x.stride, int) and isinstance(apart, int):
@@ -191,11 +191,12 @@ def _meet(x: Track, y: Track, blocks: Size) -> Refuted | Undecided | None:
 
 def _crowded(cluster: Sequence[Track], blocks: Size) -> Iterator[Refuted | Undecided]:
     """Compare tracks whose stretches may meet: in one fibre ``[base, + stride)`` a group's windows must be disjoint."""
-    limit, stride = cluster[0].base + cluster[0].stride, cluster[0].stride
+    first = cluster[0]
+    limit = first.base + first.stride
     free: dict[int, Size] = {}
     for track in cluster:
         apart = all(nonneg(track.base - free.get(group, track.base)) for group in track.groups)
-        if not apart or track.stride != stride or not nonneg(limit - track.base - track.page):
+        if not apart or track.stride != first.stride or not nonneg(limit - track.base - track.page):
             break
         free.update(dict.fromkeys(track.groups, track.base + track.page))
     else:

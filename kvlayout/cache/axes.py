@@ -7,7 +7,7 @@ of their pages, and where both hold the answer is ``axes-ambiguous``.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kvlayout.algebra.affine import Size
 from kvlayout.algebra.dtype import DTYPES, DType
@@ -23,7 +23,8 @@ __all__ = ["Readings", "name_axes", "paged_layout", "row_axis"]
 #: The possible readings of one layer; each is a layout for every tensor of the layer.
 Readings: TypeAlias = tuple[tuple[Layout, ...], ...]
 
-_ROW = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
+_Axes: TypeAlias = tuple[Axis, ...]
+_ROW: Final[_Axes] = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
 _PLANES = 2
 
 
@@ -70,7 +71,7 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
     if isinstance(spec, StateSpec):
         if len(entry.shape) != len(_ROW) or entry.shape[1:3] != (1, 1):
             return _mismatch("a state row [B, 1, 1, row], or a list of states", entry.shape, dtype)
-        found = [_ROW]
+        found: list[_Axes] = [_ROW]
     elif isinstance(spec, LatentSpec):
         found = _latent(spec, entry.shape, dtype)
     else:
@@ -92,24 +93,24 @@ def _wanted(spec: AttentionSpec | LatentSpec | StateSpec) -> str:
     )
 
 
-def _attention(spec: AttentionSpec, shape: tuple[Size, ...], dtype: DType) -> list[tuple[Axis, ...]]:
+def _attention(spec: AttentionSpec, shape: tuple[Size, ...], dtype: DType) -> list[_Axes]:
     """Rank 4 is ``[B, H, N, C]``, slots also ``[B, N, H, C]``; rank 5 has planes of K and V in either place."""
     rows = row_axis(spec)
     channel = shape[-1] * dtype.itemsize if shape else 0
     if len(shape) == len(_ROW) and channel == spec.content_bytes:
-        fused = (Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)
-        found = [fused] if shape[1] == spec.heads else []
+        fused: _Axes = (Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)
+        found: list[_Axes] = [fused] if shape[1] == spec.heads else []
         if spec.slots and shape[2] == spec.heads:
             found.insert(0 if shape[1] == spec.states else len(found), (Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL))
         return found[:1]
     if len(shape) == len(_ROW) + 1 and channel * _PLANES == spec.content_bytes and shape[3] == spec.heads:
         inner = (rows, Axis.HEAD, Axis.CHANNEL)
-        found = [(Axis.BLOCK, Axis.PLANE, *inner)] if shape[1] == _PLANES else []
-        return [*found, (Axis.PLANE, Axis.BLOCK, *inner)] if shape[0] == _PLANES else found
+        planes: list[_Axes] = [(Axis.BLOCK, Axis.PLANE, *inner)] if shape[1] == _PLANES else []
+        return [*planes, (Axis.PLANE, Axis.BLOCK, *inner)] if shape[0] == _PLANES else planes
     return []
 
 
-def _latent(spec: LatentSpec, shape: tuple[Size, ...], dtype: DType) -> list[tuple[Axis, ...]]:
+def _latent(spec: LatentSpec, shape: tuple[Size, ...], dtype: DType) -> list[_Axes]:
     """Rank 3 is ``[B, N, C]``; rank 4 has its one head slot before the rows, or behind more than one row."""
     rows = row_axis(spec)
     if not shape or shape[-1] * dtype.itemsize != spec.content_bytes:

@@ -11,8 +11,8 @@ from typing import final
 from attrs import evolve, frozen
 
 from kvlayout.algebra.affine import Size, divide, nonneg
-from kvlayout.algebra.claims import Pages
-from kvlayout.algebra.kernel import Proved, Refuted, Verdict, page
+from kvlayout.algebra.claims import Pages, Refuted
+from kvlayout.algebra.kernel import Proved, Verdict, page
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import coalesce_kernel_pages

@@ -98,6 +98,11 @@ class Group:
     host_resident: bool = False
     transferable: bool = True
 
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The group's spec, or where layers have their own, the spec of each."""
+        return tuple(self.leaves.get(layer, self.spec) for layer in self.layers) if self.leaves else (self.spec,)
+
 
 @final
 @frozen

@@ -48,5 +48,7 @@ def installed() -> Registry:
 
 
 def _failed(name: str, actual: str) -> Registry:
-    error = LayoutError(Code.RULE_LOAD_FAILED, expected=f"a Rule or a Registry from the entry point {name!r}", actual=actual)
+    error = LayoutError(
+        Code.RULE_LOAD_FAILED, expected=f"a Rule or a Registry from the entry point {name!r}", actual=actual
+    )
     return Registry((), (error,))

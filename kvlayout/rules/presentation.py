@@ -25,7 +25,17 @@ from kvlayout.errors import Code, LayoutError
 if TYPE_CHECKING:
     from kvlayout.cache.paging import CacheLayout
 
-__all__ = ["Form", "Presentation", "bytes_page", "missing_hint", "opaque_page", "planes_first", "prove_view", "refused", "token_page"]
+__all__ = [
+    "Form",
+    "Presentation",
+    "bytes_page",
+    "missing_hint",
+    "opaque_page",
+    "planes_first",
+    "prove_view",
+    "refused",
+    "token_page",
+]
 
 Form: TypeAlias = Literal["lmcache", "bytes"]
 
@@ -106,7 +116,9 @@ def planes_first(view: Layout) -> Result[Layout, Refusal]:
     return permute(view, [plane, *(i for i in range(len(view.axes)) if i != plane)])
 
 
-def _shown(cache: CacheLayout, shape: tuple[int, ...], axes: tuple[Axis, ...], dtype: DType) -> Result[Proved, LayoutError]:
+def _shown(
+    cache: CacheLayout, shape: tuple[int, ...], axes: tuple[Axis, ...], dtype: DType
+) -> Result[Proved, LayoutError]:
     view = reinterpret_page(cache.source, shape, axes, dtype, _outer(cache))
     if cache.apart:
         view = view.then(planes_first)
@@ -144,7 +156,9 @@ def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Resu
     if goal.heads_first is None and not cache.apart:
         return missing_hint()
     if cache.page_bytes % unit:
-        expected = f"a page of a multiple of {unit} bytes ({rows} rows{' in two halves' if split else ''} of {dtype.name})"
+        expected = (
+            f"a page of a multiple of {unit} bytes ({rows} rows{' in two halves' if split else ''} of {dtype.name})"
+        )
         return Err(LayoutError(Code.NOT_DIVISIBLE, expected=expected, actual=f"{cache.page_bytes} bytes"))
     width = cache.page_bytes // rows
     if split:

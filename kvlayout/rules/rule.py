@@ -107,7 +107,9 @@ class Registry:
             if one.name in seen:
                 errors.append(_conflict("one rule of each name", f"a second {one.name!r}"))
             if one.spec not in _SERVED:
-                errors.append(_conflict("a rule that can be reached", f"{one.name!r} takes {one.spec.__name__}, never served"))
+                errors.append(
+                    _conflict("a rule that can be reached", f"{one.name!r} takes {one.spec.__name__}, never served")
+                )
             seen.add(one.name)
         return Registry(rules, tuple(errors))
 
@@ -122,7 +124,9 @@ class Registry:
         """The names of the rules, in order."""
         return tuple(one.name for one in self.rules)
 
-    def consider(self, spec: Spec, cache: CacheLayout, goal: Presentation) -> tuple[str, Result[Proved, LayoutError]] | NoMatch:
+    def consider(
+        self, spec: Spec, cache: CacheLayout, goal: Presentation
+    ) -> tuple[str, Result[Proved, LayoutError]] | NoMatch:
         """Return the name and the outcome of the first rule that takes the layer."""
         for one in self.rules:
             if one.spec is type(spec):
@@ -147,7 +151,7 @@ def certified(name: str, outcome: object, cache: CacheLayout) -> Result[Proved, 
         expected = "a proof, a refusal or NoMatch"
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected=expected, actual=f"{name} answered {outcome!r:.60}"))
     proof, view = outcome.value, outcome.value.view
-    wanted = {
+    wanted: dict[str, dict[str, object]] = {
         "page": {"bases": cache.pages.bases, "stride": cache.pages.stride},
         "own": {"payload": cache.payload, "page": cache.page_bytes, "stride": cache.pages.stride},
         "grain": {"blocks": cache.blocks, "states": cache.states if view and Axis.BYTES not in view.axes else None},

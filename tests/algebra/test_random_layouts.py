@@ -45,7 +45,9 @@ def grain(random: Random, *, symbolic: bool) -> Verdict:
     view, _, blocks = draw_page(random, symbolic=symbolic)
     rows = [extent for extent, axis in zip(view.shape, view.axes, strict=True) if axis.value in {"token", "state"}]
     states = random.choice((1, 2, 3, None, *rows, *rows))
-    return check_grain(view, blocks, states if isinstance(states, int) else None) if len(rows) < 2 else Undecided("", "")
+    return (
+        check_grain(view, blocks, states if isinstance(states, int) else None) if len(rows) < 2 else Undecided("", "")
+    )
 
 
 def within(random: Random, *, symbolic: bool) -> Verdict:

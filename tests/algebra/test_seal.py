@@ -42,7 +42,9 @@ def test_a_proof_says_what_was_proved() -> None:
     }
 
 
-@pytest.mark.parametrize("seal", [None, object(), 0, True, kernel._Seal()], ids=["none", "object", "0", "true", "another"])
+@pytest.mark.parametrize(
+    "seal", [None, object(), 0, True, kernel._Seal()], ids=["none", "object", "0", "true", "another"]
+)
 def test_the_constructor_takes_no_other_seal(seal: object) -> None:
     with pytest.raises(TypeError, match="only the kernel makes a Proved"):
         Proved(None, (), seal)  # type: ignore[arg-type]  # the mistake under test

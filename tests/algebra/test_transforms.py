@@ -183,7 +183,9 @@ def test_a_page_is_read_in_memory_order_whatever_the_order_of_its_axes() -> None
         for i in order:
             strides[i] = step if shape[i] != 1 else 999
             step *= shape[i]
-        layout = make([BLOCK_COUNT, *shape], [step + 4, *strides], 3, item, [B, *[(H, T, C, K)[i] for i in range(len(shape))]])
+        layout = make(
+            [BLOCK_COUNT, *shape], [step + 4, *strides], 3, item, [B, *[(H, T, C, K)[i] for i in range(len(shape))]]
+        )
         flat = flatten_page(layout, (B,)).unwrap()
         assert flat == make((BLOCK_COUNT, step), (step + 4, 1), 3, 1, (B, Y))
 

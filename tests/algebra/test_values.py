@@ -47,7 +47,22 @@ def test_a_symbolic_size_is_read(text: str, value: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "17", "0n", "7+0n", "n17", "-1n", "1n+2", "+n", "1 n", "n\n", "2N", "\u0661n", "1" * 20 + "n", "1" * 20 + "+n"],
+    [
+        "",
+        "17",
+        "0n",
+        "7+0n",
+        "n17",
+        "-1n",
+        "1n+2",
+        "+n",
+        "1 n",
+        "n\n",
+        "2N",
+        "\u0661n",
+        "1" * 20 + "n",
+        "1" * 20 + "+n",
+    ],
 )
 def test_anything_else_is_no_size(text: str) -> None:
     assert parse_size(text) is None
@@ -188,6 +203,7 @@ def test_refine_says_which_axis_is_no_subdivision() -> None:
     form = canonical([(2, 0, 128, 0), (96, 0, 1, 0)])
     assert refine(form, (2, 3, 32)) == (128, 32, 1)
     assert refine(form, (2, 96, 1)) == (128, 1, 1)
+    assert refine(form, (2, 1, 96)) == (128, 96, 1)
     assert refine(form, (1, 2, 96)) == (256, 128, 1)
     assert refine(form, (192,)) == 0
     assert refine(form, (3, 64)) == 1

@@ -1,0 +1,156 @@
+"""One layer's own place: the checks that its bytes, and not only its layout, must pass; and its shape's proof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import evolve
+
+from kvlayout.algebra.affine import Affine, Size, divide
+from kvlayout.algebra.claims import Pages
+from kvlayout.algebra.kernel import Proved, fits, prove, within
+from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.units import Bytes
+from kvlayout.cache.paging import CacheLayout, own_pages
+from kvlayout.cache.registration import Entry, RegisteredTensor, Registration
+from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
+from kvlayout.errors import Code, LayoutError
+from kvlayout.plans import Content, Opaque, Semantic, Shape, packing
+from kvlayout.rules.presentation import Presentation, bytes_page, refused
+from kvlayout.rules.rule import NoMatch, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Place", "misplaced", "places_of", "shape_of"]
+
+#: Layouts that put the blocks of one head together.
+_HEADS_OUTSIDE = ("LHBNC", "BHLNC")
+
+
+class Place(NamedTuple):
+    """Where a placement says that one layer's pages are, in bytes; ``None`` is unknown."""
+
+    size: Size | None
+    offset: Size | None
+    block_stride: Size | None
+
+
+def places_of(registration: Registration) -> dict[str, list[Place]]:
+    """Return what the engine's placements say of each layer."""
+    places: dict[str, list[Place]] = {}
+    for layers, size, offset, layer_stride, block_stride in registration.placements:
+        start = offset
+        for layer in layers:
+            places.setdefault(layer, []).append(Place(size, start, block_stride))
+            start = None if start is None or layer_stride is None else start + layer_stride
+    return places
+
+
+def misplaced(
+    proof: Shape, base: Size, entry: RegisteredTensor, places: Iterable[Place], blocks: Size
+) -> LayoutError | None:
+    """Hold one layer's own place against placements, page base, element type and storage; the first fault of them.
+
+    Args:
+        proof: the layer's shape.
+        base: the byte of its storage at which it starts.
+        entry: its tensor, or the first of its list.
+        places: what placements say of it.
+        blocks: the block count N.
+
+    Errors: ``placement-mismatch``, ``state-not-at-page-base``, ``dtype-misaligned``, ``storage-overrun``.
+    """
+    cache, pages = proof.cache, proof.cache.pages
+    for size, start, stride in places:
+        end = pages.shifted(base).end(blocks)
+        for name, wanted, found in (
+            ("offset", start, base),
+            ("block stride", stride if blocks != 1 else None, pages.stride),
+        ):
+            if wanted is not None and wanted != found:
+                return _misplaced(f"{name} {wanted} bytes", f"{found} bytes")
+        if size is not None and not fits(base, end - base, size):
+            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {end}")
+    if cache.listed and blocks != 1 and not _at_base(base, pages, cache.page_bytes):
+        expected = f"a page of {cache.page_bytes} bytes that ends within its block stride of {pages.stride}"
+        return LayoutError(Code.STATE_NOT_AT_PAGE_BASE, expected=expected, actual=f"a page that starts at byte {base}")
+    if divide(base, proof.view.dtype.itemsize) is None:
+        expected = f"a multiple of {proof.view.dtype.itemsize} bytes"
+        return LayoutError(Code.DTYPE_MISALIGNED, expected=expected, actual=f"an offset of {base} bytes")
+    storage = entry.storage_nbytes
+    if storage is not None and not fits(base, proof.reach, storage):
+        verdict = within(proof.view.shifted(Bytes(base)), storage)
+        error = refused(verdict) if not isinstance(verdict, Proved) else LayoutError(Code.STORAGE_OVERRUN)
+        return evolve(
+            error,
+            code=Code.STORAGE_OVERRUN,
+            expected=f"at most {storage} bytes",
+            actual=f"a view up to byte {base + proof.reach}",
+        )
+    return None
+
+
+def _misplaced(expected: str, actual: str) -> LayoutError:
+    return LayoutError(Code.PLACEMENT_MISMATCH, expected=expected, actual=actual)
+
+
+def _at_base(base: Size, pages: Pages, page: int) -> bool:
+    """Tell whether a page that starts at ``base`` ends within its block stride, counted from the storage's base."""
+    if not isinstance(pages.stride, int):
+        return False
+    a, b = (base.a, base.b) if isinstance(base, Affine) else (base, 0)
+    return b % pages.stride == 0 and a % pages.stride + page <= pages.stride
+
+
+def shape_of(
+    spec: Spec,
+    entry: Entry,
+    blocks: Size,
+    goal: Presentation,
+    registry: Registry,
+    registration: Registration,
+    stride: Size | None = None,
+) -> Shape | LayoutError:
+    """Prove the view of all layers with this spec and this layout up to its offset, or say why not."""
+    if not isinstance(spec, AttentionSpec | LatentSpec | StateSpec):
+        return LayoutError(Code.UNSUPPORTED_SPEC, expected="a spec that is served", actual=spec.type)
+    owned = own_pages(spec, entry, blocks, stride)
+    if isinstance(owned, Err):
+        return _named(owned.error, registration)
+    cache = owned.value
+    found = registry.consider(spec, cache, goal)
+    if isinstance(found, NoMatch):
+        name, outcome = None, bytes_page(cache) if goal.form == "bytes" else _left(cache)
+    else:
+        name, outcome = found
+    if isinstance(outcome, Err):
+        return _named(outcome.error, registration)
+    proof = outcome.value
+    view = proof.view if proof.view is not None else cache.source
+    meant = packing(spec, registration.engine)
+    ordered = name is None or any(claim.name == "same" for claim in proof.claims)
+    content: Content = (
+        Semantic()
+        if ordered and meant == "semantic" and Axis.BYTES not in view.axes
+        else Opaque(meant if ordered else "page")
+    )
+    pages, inner = cache.pages, view.inner_bytes
+    shown = inner // len(pages.bases) if isinstance(inner, int) else cache.page_bytes
+    reach = pages._replace(covered=max(shown, pages.covered)).end(blocks)
+    return Shape(spec, cache, name, proof, view, name is None and goal.form == "lmcache", content, reach)
+
+
+def _left(cache: CacheLayout) -> Result[Proved, LayoutError]:
+    """Prove that a tensor can stay as it is."""
+    verdict = prove(cache.source, cache.pages, cache.page_bytes, cache.payload, cache.blocks, cache.states)
+    return Ok(verdict) if isinstance(verdict, Proved) else Err(refused(verdict))
+
+
+def _named(error: LayoutError, registration: Registration) -> LayoutError:
+    """Blame the layout where it is one that puts the blocks of a head together."""
+    name = registration.kv_cache_layout
+    if name in _HEADS_OUTSIDE and error.code in (Code.PAGE_NOT_CONTIGUOUS, Code.MISSING_LAYOUT_HINT):
+        return evolve(error, code=Code.UNSUPPORTED_LAYOUT, expected="LBNHC, LBHNC, BLNHC or BLHNC", actual=str(name))
+    return error

@@ -1,0 +1,344 @@
+"""From a registration to a plan: every group judged, every layer proved, every refusal collected.
+
+>>> from kvlayout.cache.registration import Registration
+>>> plan(Registration((), {})).unwrap().groups
+()
+
+One structural proof serves all layers with one spec and one layout up to its offset; a further layer costs its
+facts, one look-up and its own place in the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from attrs import evolve
+
+from kvlayout.algebra.affine import BLOCK_COUNT, Affine, Size
+from kvlayout.algebra.claims import Refuted, Track, Undecided
+from kvlayout.algebra.dtype import DTYPES
+from kvlayout.algebra.kernel import fits
+from kvlayout.algebra.refuting import overlaps
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.cache.paging import block_rows
+from kvlayout.cache.registration import Entry, Group, RegisteredTensor, Registration
+from kvlayout.cache.spec import (
+    AttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlySpec,
+    LatentSpec,
+    Spec,
+    StateSpec,
+)
+from kvlayout.errors import Code, LayoutError, LayoutErrors
+from kvlayout.placing import misplaced, places_of, shape_of
+from kvlayout.plans import Disposition, Placed, Plan, Shape
+from kvlayout.rules.builtin import installed
+from kvlayout.rules.presentation import Form, Presentation
+from kvlayout.rules.rule import Registry
+
+__all__ = ["Attempt", "attempt", "plan", "validate"]
+
+_KEEPS_STATE: Final = ("align", "all")
+#: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
+_ENOUGH: Final = 10_000
+
+
+class Attempt(NamedTuple):
+    """What planned, and all that did not."""
+
+    plan: Plan
+    errors: tuple[LayoutError, ...]
+
+
+def plan(
+    registration: Registration,
+    *,
+    rules: Registry | None = None,
+    presentation: Form = "lmcache",
+) -> Result[Plan, LayoutErrors]:
+    """Plan a registration: a proved view for every served layer, or every refusal at once.
+
+    Args:
+        registration: what the engine hands over; the block count may be unknown.
+        rules: rules to try before the installed ones.
+        presentation: ``lmcache``, or ``bytes`` for ``(N, page bytes)``.
+
+    Returns:
+        ``Ok`` with a plan whose every view is proved for any number of blocks; ``Err`` with all errors.
+    """
+    made = attempt(registration, rules=rules, presentation=presentation)
+    return Err(LayoutErrors(made.errors)) if made.errors else Ok(made.plan)
+
+
+def validate(registration_or_groups: Registration | Sequence[Group]) -> tuple[LayoutError, ...]:
+    """Return every error of a registration, or of bare groups before there are tensors; empty when served.
+
+    >>> validate(())
+    ()
+    """
+    if isinstance(registration_or_groups, Registration):
+        return attempt(registration_or_groups).errors
+    judged = (judge(i, group) for i, group in enumerate(registration_or_groups))
+    return tuple(error for _, error in judged if error is not None)
+
+
+def judge(index: int, group: Group) -> tuple[Disposition, LayoutError | None]:
+    """Return what becomes of a group as a whole: excluded with a reason, refused with an error, or served."""
+    specs = group.specs
+    for reason, holds in (
+        ("scratch", not any(spec.prefix_cacheable for spec in specs)),
+        ("raw", not any(spec.has_layer_views for spec in specs)),
+        ("host-resident", group.host_resident),
+        ("not-transferable", not group.transferable),
+        ("encoder-only", all(isinstance(spec, EncoderOnlySpec) for spec in specs)),
+    ):
+        if holds:
+            return Disposition("excluded", reason), None
+    for spec in specs:
+        error = _unserved(spec)
+        if error is not None:
+            return Disposition("refused", error.code.value), evolve(error, group=index)
+    return Disposition("served", None), None
+
+
+def _unserved(spec: Spec) -> LayoutError | None:
+    if isinstance(spec, CrossAttentionSpec):
+        return LayoutError(Code.UNSUPPORTED_CROSS_ATTENTION, expected="self-attention or state", actual=spec.type)
+    if isinstance(spec, StateSpec):
+        if spec.cache_mode in _KEEPS_STATE:
+            return None
+        return LayoutError(Code.UNSUPPORTED_MAMBA_MODE, expected="align or all", actual=spec.cache_mode)
+    if isinstance(spec, AttentionSpec | LatentSpec) and spec.has_layer_views:
+        return None
+    return LayoutError(Code.UNSUPPORTED_SPEC, expected="a spec that kvlayout knows", actual=spec.type)
+
+
+def attempt(
+    registration: Registration,
+    *,
+    rules: Registry | None = None,
+    presentation: Form = "lmcache",
+) -> Attempt:
+    """Plan as much as can be planned, and collect every error of every layer and group."""
+    registry = installed() if rules is None else rules | installed()
+    judged = [judge(i, group) for i, group in enumerate(registration.groups)]
+    goal = Presentation(presentation, registration.layout_hint or registration.kv_cache_layout)
+    blocks = _block_count(registration, judged)
+    survey = _Survey(registration, registry, goal, blocks)
+    survey.errors += [*registry.errors, *(error for _, error in judged if error is not None)]
+    for index, (group, (word, _)) in enumerate(zip(registration.groups, judged, strict=True)):
+        survey.take(index, group, word.word)
+    survey.share_storages()
+    aliases = survey.match_unlisted()
+    made = Plan(
+        registration,
+        presentation,
+        blocks,
+        tuple(survey.placed),
+        aliases,
+        tuple(word for word, _ in judged),
+        rules,
+    )
+    unplaced = len(registration.groups)
+    errors = sorted(survey.errors, key=lambda e: unplaced if e.group is None else e.group)
+    return Attempt(made, tuple(errors))
+
+
+def _block_count(registration: Registration, judged: Sequence[tuple[Disposition, object]]) -> Size | None:
+    """Return the block count: as given, symbolic, or what the first layer that can be read makes."""
+    if registration.num_blocks is not None:
+        return registration.num_blocks
+    first: Size | None = None
+    for group, (word, _) in zip(registration.groups, judged, strict=True):
+        for layer in group.layers if word.word == "served" else ():
+            spec, entry = group.leaves.get(layer, group.spec), registration.caches.get(layer)
+            if entry is None or not isinstance(spec, AttentionSpec | LatentSpec | StateSpec):
+                continue
+            parts = (entry,) if isinstance(entry, RegisteredTensor) else entry
+            if any(isinstance(size, Affine) for part in parts for size in part.shape):
+                return BLOCK_COUNT
+            first = block_rows(spec, entry) if first is None else first
+    return first
+
+
+def _relative(parts: tuple[RegisteredTensor, ...]) -> tuple[object, ...]:
+    """Return the facts of a list of states, up to the place of the first."""
+    first = parts[0]
+    base = first.offset * _itemsize(first)
+    return tuple(
+        (part.shape, part.strides, part.dtype, part.offset * _itemsize(part) - base, part.storage == first.storage)
+        for part in parts
+    )
+
+
+def _itemsize(tensor: RegisteredTensor) -> int:
+    dtype = DTYPES.get(tensor.dtype)
+    return dtype.itemsize if dtype else 1
+
+
+class _Survey:
+    """One pass over a registration, collecting what was proved and what was refused."""
+
+    def __init__(self, registration: Registration, registry: Registry, goal: Presentation, blocks: Size | None) -> None:
+        self.registration, self.registry, self.goal = registration, registry, goal
+        self.blocks: Size = 1 if blocks is None else blocks
+        self.errors: list[LayoutError] = []
+        self.placed: list[Placed] = []
+        self.owners: dict[str, int] = {}
+        self.excluded: set[str] = set()
+        self.places = places_of(registration)
+        self.specs: dict[Spec, Spec] = {}
+        self.shapes: dict[object, Shape | LayoutError] = {}
+        self.windows: dict[int, dict[tuple[Size, Shape], set[int]]] = {}
+
+    def take(self, index: int, group: Group, word: str) -> None:
+        """Take the layers of one group."""
+        shared = self.specs.setdefault(group.spec, group.spec)
+        for layer in group.layers:
+            if layer in self.owners:
+                if word != "refused":
+                    actual = f"group {self.owners[layer]} and group {index}"
+                    self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
+                continue
+            self.owners[layer] = index
+            if word == "served":
+                spec = group.leaves.get(layer, shared) if group.leaves else shared
+                error = self._layer(layer, index, spec)
+                if error is not None:
+                    self.errors.append(evolve(error, group=index, layer=layer))
+            elif word == "excluded":
+                self.excluded.add(layer)
+
+    def _layer(self, layer: str, index: int, spec: Spec) -> LayoutError | None:
+        entry = self.registration.caches.get(layer)
+        if entry is None:
+            return LayoutError(Code.MISSING_LAYER, expected="a registered cache", actual="none")
+        places = self.places.get(layer)
+        stride = places[0].block_stride if places else None
+        if type(entry) is RegisteredTensor:
+            first, facts = entry, (entry[0], entry[1], entry[3])
+        else:
+            first, facts = entry[0], _relative(entry)
+        key = (id(spec), facts, stride)
+        shape = self.shapes.get(key)
+        if shape is None:
+            spec = self.specs.setdefault(spec, spec)
+            key = (id(spec), facts, stride)
+            shape = self.shapes.get(key)
+        if shape is None:
+            shape = shape_of(spec, entry, self.blocks, self.goal, self.registry, self.registration, stride)
+            self.shapes[key] = shape
+        if type(shape) is LayoutError:
+            return shape
+        base = first.offset * shape.itemsize
+        if (
+            places
+            or not shape.simple
+            or (first.storage_nbytes is not None and not fits(base, shape.reach, first.storage_nbytes))
+        ):
+            error = misplaced(shape, base, first, places or (), self.blocks)
+            if error is not None:
+                return error
+        self.placed.append(Placed(layer, index, shape, base))
+        self.windows.setdefault(first.storage, {}).setdefault((base, shape), set()).add(index)
+        return None
+
+    def share_storages(self) -> None:
+        """Prove that layers on one storage keep out of each other's blocks, or name each pair of groups that does not."""
+        for storage, windows in self.windows.items():
+            tracks: dict[tuple[Size, Size, int], list[set[int]]] = {}
+            for (base, shape), groups in windows.items():
+                pages = shape.cache.pages
+                for start in pages.bases:
+                    sets = tracks.setdefault((base + start, pages.stride, shape.cache.page_bytes), [])
+                    joined = next((one for one in sets if not one & groups), None)
+                    if joined is None:
+                        sets.append(set(groups))
+                    else:
+                        joined |= groups
+            parts = [Track(*window, frozenset(one)) for window, sets in tracks.items() for one in sets]
+            if len(parts) > 1:
+                self._meetings(storage, parts)
+
+    def _meetings(self, storage: int, tracks: list[Track]) -> None:
+        found: dict[tuple[int, int], tuple[Refuted | Undecided, set[Track]]] = {}
+        for meeting in islice(overlaps(tracks, self.blocks), _ENOUGH):
+            x, y = meeting.tracks
+            for pair in {(min(g, h), max(g, h)) for g in x.groups for h in y.groups}:
+                alone = [x._replace(groups=frozenset(pair[:1])), y._replace(groups=frozenset(pair[1:]))]
+                flipped = [x._replace(groups=frozenset(pair[1:])), y._replace(groups=frozenset(pair[:1]))]
+                if (pair[0] in x.groups and any(overlaps(alone, self.blocks))) or (
+                    pair[1] in x.groups and any(overlaps(flipped, self.blocks))
+                ):
+                    found.setdefault(pair, (meeting, set()))[1].update((x, y))
+        for pair, (meeting, parts) in found.items():
+            windows = {(track.base, track.stride) for track in parts}
+            layers = tuple(
+                placed.layer
+                for placed in self.placed
+                if placed.group in pair
+                and self._storage(placed.layer) == storage
+                and any(
+                    (placed.base + start, placed.shape.cache.pages.stride) in windows
+                    for start in placed.shape.cache.pages.bases
+                )
+            )
+            witness = meeting.witness if isinstance(meeting, Refuted) else None
+            self.errors.append(
+                LayoutError(
+                    Code.PAGE_OVERLAP,
+                    group=pair[0],
+                    expected="bytes of its own for each block id in use",
+                    actual=meeting.reason
+                    if pair[0] == pair[1]
+                    else f"{meeting.reason} (groups {pair[0]} and {pair[1]})",
+                    witness=witness,
+                    layers=layers,
+                ),
+            )
+
+    def _storage(self, layer: str) -> int:
+        entry = self.registration.caches[layer]
+        return entry.storage if isinstance(entry, RegisteredTensor) else entry[0].storage
+
+    def match_unlisted(self) -> dict[str, str]:
+        """Return the aliases: caches in no group whose tensors are those of a listed layer."""
+        caches = self.registration.caches
+        if len(caches) == len(self.owners) and all(layer in self.owners for layer in caches):
+            return {}
+        placed = {one.layer: one for one in self.placed}
+        listed: dict[Entry, list[str]] = {}
+        for layer in caches:
+            if layer in self.owners:
+                listed.setdefault(caches[layer], []).append(layer)
+        aliases: dict[str, str] = {}
+        for layer, entry in caches.items():
+            if layer in self.owners:
+                continue
+            same = listed.get(entry, [])
+            found = [placed[one] for one in same if one in placed]
+            views = {
+                (one.shape.view.shape, one.shape.view.strides, one.shape.view.dtype, one.shape.same) for one in found
+            }
+            excluded = [one for one in same if one in self.excluded]
+            if len(views) > 1:
+                actual = "different views of " + ", ".join(one.layer for one in found)
+                self.errors.append(
+                    LayoutError(Code.AXES_AMBIGUOUS, layer=layer, expected="one view of its tensors", actual=actual)
+                )
+            elif found or excluded:
+                aliases[layer] = found[0].layer if found else excluded[0]
+            elif not same:
+                actual = "a cache that no group lists"
+                self.errors.append(
+                    LayoutError(
+                        Code.UNKNOWN_LAYER,
+                        layer=layer,
+                        expected="a layer of a group, or an alias of one",
+                        actual=actual,
+                    )
+                )
+        return aliases
