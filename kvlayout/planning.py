@@ -218,8 +218,10 @@ class _Survey:
             return LayoutError(Code.MISSING_LAYER, expected="a registered cache", actual="none")
         places = self.places.get(layer)
         stride = places[0].block_stride if places else None
-        if type(entry) is RegisteredTensor:
-            first, facts = entry, (entry[0], entry[1], entry[3])
+        first: RegisteredTensor
+        facts: tuple[object, ...]
+        if isinstance(entry, RegisteredTensor):
+            first, facts = entry, (entry.shape, entry.strides, entry.dtype)
         else:
             first, facts = entry[0], _relative(entry)
         key = (id(spec), facts, stride)

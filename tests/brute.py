@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
     from kvlayout.algebra.claims import Pages, Track
 
-__all__ = ["COUNTS", "at_index", "bytes_of", "clashes", "make", "nested", "pages_hold", "pairs_of", "span_of", "spread"]
+__all__ = [
+    "COUNTS",
+    "at_index",
+    "bytes_of",
+    "clashes",
+    "make",
+    "nested",
+    "pages_hold",
+    "pairs_of",
+    "span_of",
+    "spread",
+    "steps_of",
+]
 
 #: The block counts that stand for "every N" in a symbolic check.
 COUNTS = (1, 2, 3, 4, 5, 6)
@@ -47,6 +59,11 @@ def make(
         axes = [Axis.BLOCK if i == 0 else _INNER[i % 3] for i in range(len(shape))]
     bytes_ = tuple(Bytes(stride) for stride in strides)
     return Layout(tuple(shape), bytes_, Bytes(offset), _DTYPES[itemsize], Bytes(1 << 20), tuple(axes))
+
+
+def steps_of(layout: Layout) -> tuple[Size, ...]:
+    """Return the strides of a layout as bare numbers."""
+    return tuple(map(raw, layout.strides))
 
 
 def bytes_of(layout: Layout, blocks: int = 1) -> list[int]:

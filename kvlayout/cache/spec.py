@@ -44,6 +44,8 @@ class StateField(NamedTuple):
     dtype: str
 
 
+# The attrs machinery of a class takes half a millisecond at import, so the classes below that add no field of their own
+# are plain subclasses: constructor, equality (of the same class only) and hash are those of their base.
 @frozen
 class _Head:
     """What every spec has.
@@ -101,15 +103,17 @@ class _Rows(_Head):
 
 
 @final
-@frozen
 class AttentionSpec(_Rows):
     """Keys and values: full, sliding-window, chunked-local and sink attention."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class LatentSpec(_Rows):
     """One latent row a state: MLA, sliding MLA, indexers, hidden states."""
+
+    __slots__ = ()
 
 
 @final
@@ -129,39 +133,45 @@ class StateSpec(_Head):
 
 
 @final
-@frozen
 class CrossAttentionSpec(_Head):
     """Keys and values of an encoder: refused."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class EncoderOnlySpec(_Head):
     """Attention without a cache: excluded."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class RingSpec(_Head):
     """A ring buffer of one request: scratch, excluded."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class RawSpec(_Head):
     """A raw buffer without layer views: excluded."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class UniformSpec(_Head):
     """A group whose layers have specs of their own."""
 
+    __slots__ = ()
+
 
 @final
-@frozen
 class UnknownSpec(_Head):
     """A spec that nobody here knows: refused."""
+
+    __slots__ = ()
 
 
 Spec: TypeAlias = (

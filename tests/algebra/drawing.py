@@ -116,29 +116,38 @@ def draw_page(random: Random, *, symbolic: bool) -> tuple[Layout, Pages, Size]:
         sizes.insert(at_, 2)
         steps.insert(at_, apart)
         axes.insert(at_, Axis.PLANE)
+    numbers = (sizes, steps, axes, [start, covered])
+    _spoil(random, *numbers, symbolic=symbolic)
+    start, covered = numbers[3]
+    return make(sizes, steps, bases[0] + start, itemsize, axes), Pages(bases, stride, covered), blocks
+
+
+def _spoil(
+    random: Random,
+    sizes: list[Size],
+    steps: list[Size],
+    axes: list[Axis],
+    ends: list[int],
+    *,
+    symbolic: bool,
+) -> None:
+    """Change one number of a page, its start or its size, half of the time."""
+    i = random.randrange(len(sizes))
     match random.randrange(12):
         case 0:
-            i = random.randrange(len(sizes))
             steps[i] = steps[i] + random.choice((-1, 1, 2))
         case 1:
-            i = random.randrange(len(sizes))
             sizes[i] = sizes[i] + random.choice((1, 2))
-        case 2:
-            start += random.choice((-1, 1))
-        case 3:
-            covered += random.choice((-1, 1))
+        case 2 | 3 as end:
+            ends[end - 2] += random.choice((-1, 1))
         case 4:
-            i = random.randrange(len(axes))
             axes[i] = Axis.STATE
         case 5 if symbolic:
-            i = random.randrange(len(sizes))
             steps[i] = steps[i] + BLOCK_COUNT - 2
         case 6:
-            i = random.randrange(len(sizes))
             steps[i] = random.choice((0, 1, -1))
         case _:
             pass
-    return make(sizes, steps, bases[0] + start, itemsize, axes), Pages(bases, stride, covered), blocks
 
 
 def draw_view(random: Random, *, symbolic: bool) -> tuple[Layout, Size]:

@@ -61,6 +61,7 @@ def draw_shape(random: Random, shape: list[int]) -> list[int]:
     return new
 
 
+@pytest.mark.slow
 def test_a_shape_is_a_view_exactly_where_torch_says_so() -> None:
     """``torch.view`` raises where ``refine`` refuses, else both give the same strides (but for axes of size 1)."""
     import torch
@@ -113,8 +114,8 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     name = str(tensor.dtype).removeprefix("torch.")
     return Layout(
         tuple(tensor.shape),
-        tuple(Bytes(stride * item) for stride in tensor.stride()),
-        Bytes(tensor.storage_offset() * item),
+        tuple(Bytes(int(stride) * item) for stride in tensor.stride()),
+        Bytes(int(tensor.storage_offset()) * item),
         DTYPES[name],
         Bytes(1 << 20),
         (Axis.CHANNEL,) * tensor.dim(),

@@ -16,6 +16,7 @@ from tests.brute import COUNTS, bytes_of, make
 
 numbers = st.integers(-300, 300)
 sizes = st.builds(size, numbers, st.integers(-20, 20))
+some_counts: st.SearchStrategy[Size] = st.one_of(st.integers(1, 4), st.just(BLOCK_COUNT))
 extents = st.one_of(
     st.integers(1, 5),
     st.just(BLOCK_COUNT),
@@ -105,7 +106,7 @@ def any_pages(draw: st.DrawFn) -> tuple[Layout, Pages, Size]:
     for i in order:
         strides[i], step = step, step * shape[i]
     stride = step + draw(st.integers(0, 5))
-    blocks: Size = draw(st.sampled_from((1, 2, 3, BLOCK_COUNT)))
+    blocks = draw(some_counts)
     offset = draw(st.integers(0, 9))
     axes = [Axis.BLOCK, *[Axis.CHANNEL] * len(shape)]
     return make([blocks, *shape], [stride, *strides], offset, itemsize, axes), Pages((offset,), stride, step), blocks
@@ -133,7 +134,7 @@ def test_a_page_with_one_stride_changed_is_never_proved_falsely(
     st.tuples(numbers, st.one_of(st.none(), sizes)),
     st.integers(-2, 40),
     st.tuples(*[st.integers(1, 40)] * 3),
-    st.sampled_from((1, 2, 5, BLOCK_COUNT)),
+    some_counts,
 )
 def test_own_of_any(
     bases: tuple[int, Size | None],
@@ -150,7 +151,7 @@ def test_own_of_any(
 
 @st.composite
 def any_tracks(draw: st.DrawFn) -> tuple[list[Track], Size]:
-    blocks: Size = draw(st.sampled_from((1, 2, 4, BLOCK_COUNT)))
+    blocks = draw(some_counts)
     stride = draw(st.integers(2, 30))
     tracks = []
     for _ in range(draw(st.integers(0, 4))):

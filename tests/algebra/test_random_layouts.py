@@ -80,6 +80,7 @@ def run_cases(judge: Callable[..., Verdict], cases: int, *, symbolic: bool) -> C
     return Counter(type(judge(random, symbolic=symbolic)) for _ in range(cases))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symbolic", [False, True], ids=["concrete", "symbolic"])
 @pytest.mark.parametrize("judge", CASES, ids=lambda judge: judge.__name__)
 def test_no_answer_is_false(judge: Callable[..., Verdict], symbolic: bool) -> None:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -19,6 +20,9 @@ from kvlayout.algebra import kernel
 from kvlayout.algebra.claims import Pages
 from kvlayout.algebra.kernel import Proved
 from tests.brute import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOM = Path(kvlayout.__path__[0])
 
@@ -46,37 +50,42 @@ def test_a_proof_says_what_was_proved() -> None:
     "seal", [None, object(), 0, True, kernel._Seal()], ids=["none", "object", "0", "true", "another"]
 )
 def test_the_constructor_takes_no_other_seal(seal: object) -> None:
+    forge: Any = Proved
     with pytest.raises(TypeError, match="only the kernel makes a Proved"):
-        Proved(None, (), seal)  # type: ignore[arg-type]  # the mistake under test
+        forge(None, (), seal)
 
 
 def test_the_constructor_needs_a_seal() -> None:
+    forge: Any = Proved
     with pytest.raises(TypeError, match="seal"):
-        Proved(None, ())  # type: ignore[call-arg]  # the mistake under test
+        forge(None, ())
 
 
 def test_a_proof_is_not_copied_or_stored() -> None:
-    for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda it: it.__reduce_ex__(2)):
+    attempts: tuple[Callable[[Proved], object], ...] = (copy.copy, copy.deepcopy, pickle.dumps)
+    for attempt in attempts:
         with pytest.raises(TypeError, match="prove it again"):
             attempt(proof())
 
 
 def test_a_proof_is_not_changed() -> None:
     it = proof()
-    for attempt in (
+    attempts: tuple[Callable[[], None], ...] = (
         lambda: setattr(it, "view", None),
         lambda: setattr(it, "claims", ()),
         lambda: setattr(it, "other", 1),
         lambda: delattr(it, "claims"),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(TypeError, match="prove it again"):
             attempt()
     assert not hasattr(it, "__dict__")
 
 
 def test_a_proof_is_not_evolved() -> None:
+    evolve: Any = attrs.evolve
     with pytest.raises(attrs.exceptions.NotAnAttrsClassError):
-        attrs.evolve(proof(), view=None)  # type: ignore[misc]  # the mistake under test
+        evolve(proof(), view=None)
 
 
 def test_a_proof_has_no_subclass() -> None:
@@ -86,7 +95,7 @@ def test_a_proof_has_no_subclass() -> None:
 
 def test_a_bare_instance_proves_nothing() -> None:
     """Python lets anyone allocate an object, but it has no view and no claims, and they can't be set."""
-    bare = object.__new__(Proved)
+    bare: Any = object.__new__(Proved)
     assert not hasattr(bare, "view")
     assert not hasattr(bare, "claims")
     with pytest.raises(TypeError, match="prove it again"):

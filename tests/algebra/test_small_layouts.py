@@ -14,7 +14,7 @@ from kvlayout.algebra.claims import Pages, Refuted, Track
 from kvlayout.algebra.kernel import Proved
 from kvlayout.algebra.layout import Axis, Layout
 from tests.algebra.judging import check_fibre, check_injective, check_own, check_page, check_same, check_within
-from tests.brute import bytes_of, make
+from tests.brute import bytes_of, make, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,9 @@ def test_every_number_of_page_is_looked_at() -> None:
     """A right answer, and each of its numbers changed by one in either direction."""
     for symbolic, planes in itertools.product((False, True), repeat=2):
         blocks: Size = BLOCK_COUNT if symbolic else 3
-        shape, strides, axes = [blocks, 2, 3], [8, 3, 1], [Axis.BLOCK, Axis.TOKEN, Axis.CHANNEL]
+        shape: list[Size] = [blocks, 2, 3]
+        strides: list[Size] = [8, 3, 1]
+        axes = [Axis.BLOCK, Axis.TOKEN, Axis.CHANNEL]
         bases: tuple[Size, ...] = (40, 40 + blocks * 8) if planes else (40,)
         if planes:
             shape, strides, axes = [2, *shape], [bases[1] - 40, *strides], [Axis.PLANE, *axes]
@@ -136,7 +138,7 @@ def test_within_of_every_layout() -> None:
     for layout in layouts(2, SIZES, (-3, -1, 0, 1, 2, 5)):
         data = bytes_of(layout)
         for offset, slack in itertools.product((-1, 0, 1), repeat=2):
-            lifted = make(layout.shape, [*layout.strides], offset - min(data))
+            lifted = make(layout.shape, steps_of(layout), offset - min(data))
             check_within(lifted, max(data) - min(data) + 1 + slack)
 
 

@@ -275,7 +275,7 @@ def test_the_first_block_count_that_does_not_fit() -> None:
     assert refuted(kernel.within(view, 1000))[1] == Witness(101, 1009, None, 1009)
     assert refuted(kernel.within(view, size(10, 9)))[1] == Witness(2, 19, None, 19)
     assert refuted(kernel.within(view, 9))[1] == Witness(1, 9, None, 9)
-    assert refuted(kernel.within(make((N, 10), (10, 1), 30), 5))[1] == Witness(1, 9, None, 39)
+    assert refuted(kernel.within(make((N, 10), (10, 1), 30), 5))[1] == Witness(1, 0, None, 30)
     assert refuted(kernel.within(make((N, 10), (10, 1), -1), N * 10))[1] == Witness(1, 0, None, -1)
     down = make((N, 10), (-10, 1), 1000)
     assert refuted(kernel.within(down, 10000))[1] == Witness(102, 1010, None, -10)

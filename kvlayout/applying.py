@@ -1,0 +1,196 @@
+"""The connector's door: from live tensors to views of them. torch is met here, and only through its own methods.
+
+>>> import torch  # doctest: +SKIP
+>>> applied = plan_then_apply(kv_cache_config, kv_caches, {"kv_layout": "NHD"})  # doctest: +SKIP
+>>> applied.views["model.layers.0.self_attn.attn"].shape  # doctest: +SKIP
+torch.Size([4096, 2, 544, 1, 512])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, final
+
+from attrs import evolve, field, frozen
+
+from kvlayout.algebra.affine import Affine, Size, at
+from kvlayout.algebra.kernel import Proved, prove
+from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.result import Err
+from kvlayout.cache.registration import Entry, RegisteredTensor, Registration
+from kvlayout.errors import Code, LayoutError, LayoutErrors
+from kvlayout.planning import attempt
+from kvlayout.plans import Plan, Shape
+from kvlayout.rules.presentation import Form, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from kvlayout.rules.rule import Registry
+
+__all__ = ["Applied", "Cache", "apply", "plan_then_apply"]
+
+#: What ``register_kv_caches`` gets and gives: a tensor, or the tensors of a recurrent layer.
+Cache: TypeAlias = "Tensor | Sequence[Tensor]"
+
+
+class _Step(NamedTuple):
+    """How a shape is made: a dtype to view as first (or none), then sizes and strides in elements."""
+
+    element: str | None
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+@final
+@frozen
+class Applied:
+    """The views, in the order of the caches they are of, and the plan that they follow."""
+
+    views: dict[str, Cache] = field(repr=False)
+    plan: Plan
+
+
+def plan_then_apply(  # noqa: PLR0913 - keywords, and all of them optional
+    kv_cache_config: object,
+    kv_caches: Mapping[str, Cache],
+    layout_hints: Mapping[str, object] | None = None,
+    *,
+    rules: Registry | None = None,
+    presentation: Form = "lmcache",
+    engine_version: str | None = None,
+    platform: str | None = None,
+    dcp: int = 1,
+) -> Applied:
+    """Re-present registered caches as views whose block i is exactly the engine's block i: all of them, or none.
+
+    Args:
+        kv_cache_config: vLLM's ``KVCacheConfig``, of 0.22 or newer; ``None`` passes everything through.
+        kv_caches: layer name -> tensor or tensors, as ``register_kv_caches`` gets them. None is copied or changed.
+        layout_hints: LMCache's hints; ``kv_layout`` is ``NHD``, ``HND``, ``BLNHC`` or ``BLHNC``.
+        rules: rules to try before the installed ones.
+        presentation: ``lmcache``, or ``bytes`` for ``(N, page bytes)``.
+        engine_version: vLLM's version; that of the loaded package by default.
+        platform: ``cpu``, ``cuda``, ...; the device of the first tensor by default.
+        dcp: decode-context parallel size.
+
+    Returns:
+        ``.views``, in the order of ``kv_caches``, untouched layers the same objects; and ``.plan``.
+
+    Raises:
+        LayoutErrors: every refusal of every layer and group; no view is made then.
+    """
+    from kvlayout.engines.vllm import (
+        registration,
+    )  # a third of the time to import kvlayout, and only live tensors need it
+
+    if kv_cache_config is None:
+        return Applied(dict(kv_caches), Plan(Registration((), {}), presentation, None, (), {}, ()))
+    live = registration(
+        kv_cache_config, kv_caches, layout_hints, engine_version=engine_version, platform=platform, dcp=dcp
+    )
+    if isinstance(live, Err):
+        raise live.error
+    made = attempt(live.value, rules=rules, presentation=presentation)
+    if made.errors:
+        raise LayoutErrors(made.errors)
+    return Applied(_execute(made.plan, kv_caches), made.plan)
+
+
+def apply(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
+    """Apply a plan to live tensors: one ``as_strided`` a layer, for all layers or for none.
+
+    The plan is not believed: the facts of the live tensors are held against its registration, and every view is
+    planned and proved again from them.
+
+    Args:
+        plan: from :func:`kvlayout.plan` or ``Plan.from_json``; one with an unknown block count takes that of the tensors.
+        kv_caches: layer name -> tensor or tensors.
+
+    Returns:
+        The views in the order of ``kv_caches``; untouched layers are the same objects.
+
+    Raises:
+        LayoutErrors: ``stale-plan`` for each layer whose tensors are not those of the plan; any error of planning.
+    """
+    from kvlayout.engines.tensors import facts
+
+    live = facts(kv_caches)
+    planned = plan.registration
+    blocks = plan.blocks if isinstance(plan.blocks, int) else _live_blocks(plan, live)
+    if blocks is not None:
+        planned = planned.bind(blocks)
+    stale = tuple(_stale(planned.caches, live))
+    if stale:
+        raise LayoutErrors(stale)
+    made = attempt(evolve(planned, caches=live), rules=plan.rules, presentation=plan.form)
+    if made.errors:
+        raise LayoutErrors(made.errors)
+    return _execute(made.plan, kv_caches)
+
+
+def _live_blocks(plan: Plan, live: Mapping[str, Entry]) -> int | None:
+    """Return the block count at which the first symbolic axis of the plan has the size of the live one."""
+    for layer, entry in plan.registration.caches.items():
+        found = live.get(layer)
+        if found is None:
+            continue
+        for planned, actual in zip(_parts(entry), _parts(found), strict=False):
+            for size, extent in zip(planned.shape, actual.shape, strict=False):
+                if isinstance(size, Affine) and isinstance(extent, int):
+                    blocks, left = divmod(extent - size.a, size.b)
+                    return None if left or blocks < 0 else blocks + 1
+    return None
+
+
+def _parts(entry: Entry) -> tuple[RegisteredTensor, ...]:
+    return (entry,) if isinstance(entry, RegisteredTensor) else entry
+
+
+def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[LayoutError]:
+    """Yield an error for each cache that is not the one that was planned; storages may have other sizes and numbers."""
+    for layer in dict.fromkeys((*planned, *live)):
+        one, other = (
+            [part[:4] for part in _parts(caches[layer])] if layer in caches else None for caches in (planned, live)
+        )
+        if one != other:
+            shown = ("no cache" if parts is None else " and ".join(map(str, parts)) for parts in (one, other))
+            yield LayoutError(Code.STALE_PLAN, layer=layer, expected=next(shown), actual=next(shown))
+
+
+def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
+    """Prove each distinct shape once more as it is about to be made, then make one view a layer."""
+    made: dict[str, Cache] = {}
+    steps: dict[Shape, _Step] = {}
+    for layer, _, shape, base in plan.placed:
+        cache = kv_caches[layer]
+        step = steps.get(shape)
+        if step is None:
+            step = steps[shape] = _step(shape, plan.blocks)
+        if shape.same:
+            made[layer] = cache
+            continue
+        tensor = cast("Tensor", cache[0] if isinstance(cache, list | tuple) else cache)
+        element, extents, strides, itemsize = step
+        if element is not None:
+            tensor = tensor.view(getattr(import_module("torch"), element))
+        made[layer] = tensor.as_strided(extents, strides, at(base, 1) // itemsize)
+    return {layer: made.get(plan.aliases.get(layer, layer), cache) for layer, cache in kv_caches.items()}
+
+
+def _step(shape: Shape, blocks: Size | None) -> _Step:
+    """Prove a shape's view again, and return the arguments of its ``as_strided``."""
+    cache, view = shape.cache, shape.view
+    inner = view.inner_bytes
+    pages = cache.pages._replace(covered=inner // len(cache.pages.bases) if isinstance(inner, int) else 0)
+    rows = None if Axis.BYTES in view.axes else cache.states
+    verdict = prove(view, pages, cache.page_bytes, cache.payload, blocks or 1, rows)
+    strides = view.element_strides()
+    if not isinstance(verdict, Proved) or strides is None:
+        raise LayoutErrors((refused(verdict),))
+    extents, steps = (tuple(at(size, 1) for size in sizes) for sizes in (view.shape, strides))
+    element = None if view.dtype == cache.source.dtype else view.dtype.name
+    return _Step(element, extents, steps, view.dtype.itemsize)
