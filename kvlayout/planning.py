@@ -10,7 +10,7 @@ facts, one look-up and its own place in the storage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -33,7 +33,7 @@ from kvlayout.cache.spec import (
     StateSpec,
 )
 from kvlayout.errors import Code, LayoutError, LayoutErrors
-from kvlayout.placing import misplaced, places_of, shape_of
+from kvlayout.placing import Place, misplaced, places_of, shape_of
 from kvlayout.plans import Disposition, Placed, Plan, Shape
 from kvlayout.rules.builtin import installed
 from kvlayout.rules.presentation import Form, Presentation
@@ -88,15 +88,19 @@ def validate(registration_or_groups: Registration | Sequence[Group]) -> tuple[La
 def judge(index: int, group: Group) -> tuple[Disposition, LayoutError | None]:
     """Return what becomes of a group as a whole: excluded with a reason, refused with an error, or served."""
     specs = group.specs
-    for reason, holds in (
-        ("scratch", not any(spec.prefix_cacheable for spec in specs)),
-        ("raw", not any(spec.has_layer_views for spec in specs)),
-        ("host-resident", group.host_resident),
-        ("not-transferable", not group.transferable),
-        ("encoder-only", all(isinstance(spec, EncoderOnlySpec) for spec in specs)),
-    ):
-        if holds:
-            return Disposition("excluded", reason), None
+    reason = None
+    if not any([spec.prefix_cacheable for spec in specs]):
+        reason = "scratch"
+    elif not any([spec.has_layer_views for spec in specs]):
+        reason = "raw"
+    elif group.host_resident:
+        reason = "host-resident"
+    elif not group.transferable:
+        reason = "not-transferable"
+    elif all([isinstance(spec, EncoderOnlySpec) for spec in specs]):
+        reason = "encoder-only"
+    if reason is not None:
+        return Disposition("excluded", reason), None
     for spec in specs:
         error = _unserved(spec)
         if error is not None:
@@ -191,77 +195,92 @@ class _Survey:
         self.excluded: set[str] = set()
         self.places = places_of(registration)
         self.specs: dict[Spec, Spec] = {}
-        self.shapes: dict[object, Shape | LayoutError] = {}
-        self.windows: dict[int, dict[tuple[Size, Shape], set[int]]] = {}
+        self.caches = registration.caches
+        self.shapes: dict[tuple[object, ...], Shape | LayoutError] = {}
+        self.proofs: dict[tuple[object, ...], Shape | LayoutError] = {}
+        self.seats: dict[tuple[int, Size, Size, int], dict[int, Shape]] = {}
+        self.doubles: list[tuple[int, Track]] = []
 
     def take(self, index: int, group: Group, word: str) -> None:
         """Take the layers of one group."""
         shared = self.specs.setdefault(group.spec, group.spec)
-        for layer in group.layers:
-            if layer in self.owners:
-                if word != "refused":
-                    actual = f"group {self.owners[layer]} and group {index}"
-                    self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
+        fresh = [layer for layer in dict.fromkeys(group.layers) if layer not in self.owners]
+        if len(fresh) < len(group.layers):
+            self._twice(index, group, word)
+        self.owners.update(dict.fromkeys(fresh, index))
+        if word == "served":
+            self._place(index, fresh, shared, group.leaves)
+        elif word == "excluded":
+            self.excluded.update(fresh)
+
+    def _twice(self, index: int, group: Group, word: str) -> None:
+        """Refuse each further listing of a layer; a refused group has one error already."""
+        seen: set[str] = set()
+        for layer in group.layers if word != "refused" else ():
+            if layer in self.owners or layer in seen:
+                actual = f"group {self.owners.get(layer, index)} and group {index}"
+                self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
+            seen.add(layer)
+
+    def _place(self, index: int, layers: Sequence[str], shared: Spec, leaves: Mapping[str, Spec]) -> None:
+        """Place the layers of a served group. The path of every layer: its facts, one look-up, its own place."""
+        caches, shapes, places_of_layers, placed, seats = self.caches, self.shapes, self.places, self.placed, self.seats
+        places: Sequence[Place] = ()
+        key: tuple[object, ...]
+        for layer in layers:
+            entry = caches.get(layer)
+            if entry is None:
+                self.errors.append(LayoutError(Code.MISSING_LAYER, index, layer, "a registered cache", "none"))
                 continue
-            self.owners[layer] = index
-            if word == "served":
-                spec = group.leaves.get(layer, shared) if group.leaves else shared
-                error = self._layer(layer, index, spec)
+            spec = leaves.get(layer, shared) if leaves else shared
+            if places_of_layers:
+                places = places_of_layers.get(layer, ())
+            stride = places[0].block_stride if places else None
+            if type(entry) is RegisteredTensor:
+                first = entry
+                key = (id(spec), entry[0], entry[1], entry[3], stride)
+            else:
+                first = entry[0]
+                key = (id(spec), _relative(entry), stride)
+            shape = shapes.get(key)
+            if shape is None:
+                shape = shapes[key] = self._prove(spec, entry, stride)
+            if type(shape) is LayoutError:
+                self.errors.append(evolve(shape, group=index, layer=layer))
+                continue
+            _, _, offset, _, storage, nbytes = first
+            base = offset * shape.itemsize
+            if places or not shape.simple or not (nbytes is None or fits(base, shape.reach, nbytes)):
+                error = misplaced(shape, base, first, places, self.blocks)
                 if error is not None:
                     self.errors.append(evolve(error, group=index, layer=layer))
-            elif word == "excluded":
-                self.excluded.add(layer)
+                    continue
+            placed.append(Placed(layer, index, shape, base))
+            for start, step, page in shape.windows:
+                seat = (storage, base + start, step, page)
+                groups = seats.get(seat)
+                if groups is None:
+                    seats[seat] = {index: shape}
+                elif groups.setdefault(index, shape) is not shape:
+                    self.doubles.append((storage, Track(base + start, step, page, frozenset((index,)))))
 
-    def _layer(self, layer: str, index: int, spec: Spec) -> LayoutError | None:
-        entry = self.registration.caches.get(layer)
-        if entry is None:
-            return LayoutError(Code.MISSING_LAYER, expected="a registered cache", actual="none")
-        places = self.places.get(layer)
-        stride = places[0].block_stride if places else None
-        first: RegisteredTensor
-        facts: tuple[object, ...]
-        if isinstance(entry, RegisteredTensor):
-            first, facts = entry, (entry.shape, entry.strides, entry.dtype)
-        else:
-            first, facts = entry[0], _relative(entry)
-        key = (id(spec), facts, stride)
-        shape = self.shapes.get(key)
-        if shape is None:
-            spec = self.specs.setdefault(spec, spec)
-            key = (id(spec), facts, stride)
-            shape = self.shapes.get(key)
-        if shape is None:
-            shape = shape_of(spec, entry, self.blocks, self.goal, self.registry, self.registration, stride)
-            self.shapes[key] = shape
-        if type(shape) is LayoutError:
-            return shape
-        base = first.offset * shape.itemsize
-        if (
-            places
-            or not shape.simple
-            or (first.storage_nbytes is not None and not fits(base, shape.reach, first.storage_nbytes))
-        ):
-            error = misplaced(shape, base, first, places or (), self.blocks)
-            if error is not None:
-                return error
-        self.placed.append(Placed(layer, index, shape, base))
-        self.windows.setdefault(first.storage, {}).setdefault((base, shape), set()).add(index)
-        return None
+    def _prove(self, spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
+        """Prove a shape, or return the proof that an equal spec with the same facts has."""
+        whole = (spec, _relative((entry,) if isinstance(entry, RegisteredTensor) else entry), stride)
+        found = self.proofs.get(whole)
+        if found is None:
+            found = shape_of(spec, entry, self.blocks, self.goal, self.registry, self.registration, stride)
+            self.proofs[whole] = found
+        return found
 
     def share_storages(self) -> None:
         """Prove that layers on one storage keep out of each other's blocks, or name each pair of groups that does not."""
-        for storage, windows in self.windows.items():
-            tracks: dict[tuple[Size, Size, int], list[set[int]]] = {}
-            for (base, shape), groups in windows.items():
-                pages = shape.cache.pages
-                for start in pages.bases:
-                    sets = tracks.setdefault((base + start, pages.stride, shape.cache.page_bytes), [])
-                    joined = next((one for one in sets if not one & groups), None)
-                    if joined is None:
-                        sets.append(set(groups))
-                    else:
-                        joined |= groups
-            parts = [Track(*window, frozenset(one)) for window, sets in tracks.items() for one in sets]
+        tracks: dict[int, list[Track]] = {}
+        for (storage, base, stride, page), groups in self.seats.items():
+            tracks.setdefault(storage, []).append(Track(base, stride, page, frozenset(groups)))
+        for storage, double in self.doubles:
+            tracks[storage].append(double)
+        for storage, parts in tracks.items():
             if len(parts) > 1:
                 self._meetings(storage, parts)
 

@@ -79,6 +79,9 @@ class Shape:
         same: the registered tensor is left as it is.
         content: what its axes mean.
         reach: bytes from the layer's first byte to the end of its last page in the view.
+        itemsize: bytes of an element of the registered tensor (the first of a list).
+        simple: a layer's place can be judged by its storage size alone.
+        windows: the intervals that the layer owns: start from its first byte, block stride, bytes.
     """
 
     spec: Spec
@@ -89,16 +92,9 @@ class Shape:
     same: bool
     content: Content
     reach: Size
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element of the registered tensor (the first of a list)."""
-        return self.cache.source.dtype.itemsize
-
-    @property
-    def simple(self) -> bool:
-        """Whether a layer's place can be judged by its storage size alone."""
-        return not self.cache.listed and self.view.dtype.itemsize <= self.itemsize
+    itemsize: int
+    simple: bool
+    windows: tuple[tuple[Size, Size, int], ...]
 
 
 class Placed(NamedTuple):

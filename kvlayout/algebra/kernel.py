@@ -128,7 +128,10 @@ def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
 
 def fits(start: Size, extent: Size, storage: Size) -> bool:
     """Tell whether ``[start, + extent)`` lies in ``[0, storage)`` for every block count."""
-    return nonneg(start) and nonneg(storage - start - extent)
+    left = storage - start - extent
+    if type(start) is type(left) is int:  # the path of every layer
+        return start >= 0 and left >= 0
+    return nonneg(start) and nonneg(left)
 
 
 def within(view: Layout, storage: Size) -> Verdict:

@@ -210,7 +210,7 @@ def overlaps(tracks: Iterable[Track], blocks: Size) -> Iterator[Refuted | Undeci
     end: Size = 0
     for track in sorted(tracks, key=lambda track: pair(track.base)[::-1]):
         if not _regular(track, blocks):
-            yield Undecided("fibre", "a page that its block stride does not hold", (track,))
+            yield Undecided("fibre", "a page that its block stride does not hold", (track, track))
             continue
         if cluster and nonneg(track.base - end):
             yield from _crowded(cluster, blocks)

@@ -24,8 +24,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from attrs import evolve
-
 from kvlayout.algebra.affine import Size, divide, nonneg, pair
 from kvlayout.algebra.dtype import INT8, DType
 from kvlayout.algebra.layout import Axis, Layout, dense_strides
@@ -64,11 +62,11 @@ class Refusal(NamedTuple):
 def _replace(layout: Layout, position: int, axes: Sequence[tuple[Axis, Size, Bytes]], removed: int) -> Layout:
     """Put axes in the place of ``removed`` ones."""
     end = position + removed
-    return evolve(
-        layout,
-        axes=(*layout.axes[:position], *(axis for axis, _, _ in axes), *layout.axes[end:]),
-        shape=(*layout.shape[:position], *(extent for _, extent, _ in axes), *layout.shape[end:]),
-        strides=(*layout.strides[:position], *(stride for _, _, stride in axes), *layout.strides[end:]),
+    names, extents, strides = zip(*axes, strict=True)
+    return layout.arranged(
+        (*layout.shape[:position], *extents, *layout.shape[end:]),
+        (*layout.strides[:position], *strides, *layout.strides[end:]),
+        (*layout.axes[:position], *names, *layout.axes[end:]),
     )
 
 
@@ -96,14 +94,19 @@ def permute(layout: Layout, order: Sequence[int]) -> Result[Layout, Refusal]:
     """Put the axes in another order: positions in the old layout, each once."""
     if sorted(order) != list(range(len(layout.shape))):
         return Err(Refusal("permute", "all", f"each of 0 to {len(layout.shape) - 1} once", str(tuple(order))))
-    return Ok(
-        evolve(
-            layout,
-            shape=tuple(layout.shape[i] for i in order),
-            strides=tuple(layout.strides[i] for i in order),
-            axes=tuple(layout.axes[i] for i in order),
-        ),
+    return Ok(_picked(layout, order))
+
+
+def _picked(layout: Layout, order: Sequence[int]) -> Layout:
+    return layout.arranged(
+        tuple([layout.shape[i] for i in order]),
+        tuple([layout.strides[i] for i in order]),
+        tuple([layout.axes[i] for i in order]),
     )
+
+
+def _typed(layout: Layout, dtype: DType) -> Layout:
+    return Layout(layout.shape, layout.strides, layout.offset, dtype, layout.page_bytes, layout.axes)
 
 
 def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
@@ -113,7 +116,7 @@ def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
     """
     old, new = layout.dtype.itemsize, dtype.itemsize
     if old == new:
-        return Ok(evolve(layout, dtype=dtype))
+        return Ok(_typed(layout, dtype))
     last = layout.axes[-1].value if layout.axes else "none"
     if not layout.shape or raw(layout.strides[-1]) != old:
         stride = str(layout.strides[-1]) if layout.shape else "no axis"
@@ -127,14 +130,8 @@ def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
     ):
         if divide(raw(number), new) is None:
             return Err(Refusal("retype", name, f"a multiple of {new} bytes", str(number)))
-    return Ok(
-        evolve(
-            layout,
-            dtype=dtype,
-            shape=(*layout.shape[:-1], extent),
-            strides=(*layout.strides[:-1], Bytes(new)),
-        ),
-    )
+    shape, strides = (*layout.shape[:-1], extent), (*layout.strides[:-1], Bytes(new))
+    return Ok(Layout(shape, strides, layout.offset, dtype, layout.page_bytes, layout.axes))
 
 
 def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal]:
@@ -158,17 +155,18 @@ def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refu
     """Read what lies inside the ``outer`` axes in memory order, as one axis of bytes."""
     kept = [i for i, axis in enumerate(layout.axes) if axis in outer]
     inner = [i for i, axis in enumerate(layout.axes) if axis not in outer and layout.shape[i] != 1]
-    inner.sort(key=lambda i: pair(raw(layout.strides[i]))[::-1], reverse=True)
-    unit = evolve(
-        layout,
-        shape=tuple(layout.shape[i] for i in (*kept, *inner)),
-        strides=tuple(layout.strides[i] for i in (*kept, *inner)),
-        axes=tuple(layout.axes[i] for i in (*kept, *inner)),
-    )
-    flat: Result[Layout, Refusal] = Ok(_replace(unit, len(unit.axes), [(Axis.BYTES, 1, Bytes(unit.dtype.itemsize))], 0))
-    for _ in inner:
-        flat = flat.then(lambda page: merge(page, len(page.axes) - 2, Axis.BYTES))
-    return flat.then(lambda page: retype(page, INT8))
+    inner.sort(key=lambda i: pair(raw(layout.strides[i]))[::-1])
+    total: Size = 1
+    unit = Bytes(layout.dtype.itemsize)
+    for i in inner:  # merged from the fastest on: each must start where the ones inside it end
+        if layout.strides[i] != unit * total:
+            return Err(
+                Refusal("merge", layout.axes[i].value, f"a stride of {unit * total} bytes", str(layout.strides[i]))
+            )
+        total = total * layout.shape[i]
+    paged = _picked(layout, kept)
+    flat = paged.arranged((*paged.shape, total), (*paged.strides, unit), (*paged.axes, Axis.BYTES))
+    return retype(flat, INT8)
 
 
 def reinterpret_page(
@@ -191,8 +189,7 @@ def reinterpret_page(
     total = prod(shape) * dtype.itemsize
 
     def shaped(page: Layout) -> Layout:
-        at = len(page.axes) - 1
-        return evolve(_replace(page, at, list(zip(axes, shape, inner, strict=True)), 1), dtype=dtype)
+        return page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes))
 
     return (
         flatten_page(layout, outer)
@@ -233,4 +230,4 @@ def settle(layout: Layout) -> Layout:
         if layout.shape[i] == 1:
             strides[i] = step
         step = strides[i] * layout.shape[i] if isinstance(layout.shape[i], int) else step
-    return evolve(layout, strides=tuple(strides))
+    return layout.arranged(layout.shape, tuple(strides), layout.axes)

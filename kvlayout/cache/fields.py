@@ -105,6 +105,8 @@ class Fields:
             if value is None:
                 continue
             pair = (block_size if value == -1 else value, 1) if type(value) is int else value
+            if not isinstance(value, int | list | tuple):  # a live engine's Fraction
+                pair = (getattr(value, "numerator", None), getattr(value, "denominator", None))
             if is_shape(pair) and len(pair) == 2:
                 return pair[0], pair[1]
             raise FieldError(f"{where}.{key}", "a whole number from 1, -1, or [tokens, states]", value)

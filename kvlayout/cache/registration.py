@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "Entry", "Group", "Placement", "RegisteredTensor", "Registration"]
 
 
+@final
 class RegisteredTensor(NamedTuple):
     """The facts of one cache tensor.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from fractions import Fraction
 from math import isfinite
 from typing import Final, NamedTuple
 
-from kvlayout.cache.reading import FieldError, plain_dtype, read_spec
+from kvlayout.cache.reading import FieldError, knows, plain_dtype, read_spec
+from kvlayout.cache.spec import Spec
 
-__all__ = ["SpecFacts", "plain", "spec_document", "spec_facts"]
+__all__ = ["SpecFacts", "plain", "read_live", "spec_document", "spec_facts"]
 
 #: Properties that vLLM computes; a spec that has no such number raises, whatever it likes.
 _DERIVED: Final = (
@@ -62,6 +63,48 @@ derived={'tokens_per_state': [1, 4]})
         elif isinstance(value, Fraction):
             derived[name] = [value.numerator, value.denominator]
     return SpecFacts(made.__name__, [base.__name__ for base in made.__mro__[1:-1]], _kind(spec), fields, derived)
+
+
+class _Computed(Mapping[str, object]):
+    """The computed values of a live spec, each computed when it is asked for: vLLM's are slow, and few are needed.
+
+    The bytes of a state are left out where the declared fields give them: they are the sum of a recurrent layer's
+    shapes, and an unpadded page shared among its rows.
+    """
+
+    def __init__(self, spec: object, declared: Mapping[str, object]) -> None:
+        self.spec, self.declared = spec, declared
+
+    def __getitem__(self, name: str) -> object:
+        declared = self.declared
+        if name == "state_content_size_bytes" and ("shapes" in declared or declared.get("page_size_padded", 0) is None):
+            raise KeyError(name)
+        try:
+            return getattr(self.spec, name)
+        except Exception as error:  # NotImplementedError, AssertionError, ...: it has no such number
+            raise KeyError(name) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_DERIVED)
+
+    def __len__(self) -> int:
+        return len(_DERIVED)
+
+
+def read_live(spec: object) -> Spec:
+    """Return what a live spec declares, by way of ``read_spec``.
+
+    Raises:
+        FieldError: a number is missing, of a wrong type, negative or beyond 64 bits.
+    """
+    made = type(spec)
+    declared: Mapping[str, object] | None = getattr(spec, "__dict__", None)
+    if declared is None or "block_size" not in declared:
+        declared = {name: getattr(spec, name, None) for name in _field_names(spec)}
+    kind = None if knows(made.__name__) and made.__name__ != "UniformTypeKVCacheSpecs" else _kind(spec)
+    return read_spec(
+        made.__name__, [base.__name__ for base in made.__mro__[1:-1]], kind, declared, _Computed(spec, declared)
+    )
 
 
 def _field_names(spec: object) -> Iterable[str]:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.cache.reading import LIMIT, FieldError, read_spec
+from kvlayout.cache.reading import LIMIT, FieldError
 from kvlayout.cache.registration import Engine, Entry, Group, Placement, Registration
-from kvlayout.engines.specs import spec_document, spec_facts
+from kvlayout.engines.specs import read_live, spec_document
 from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 
@@ -262,7 +262,7 @@ class _Reader:
         spec = self.known.get(id(live)) or self.twin(live)
         if spec is None:
             try:
-                spec = read_spec(*spec_facts(live))
+                spec = read_live(live)
             except FieldError as error:
                 path += "" if layer is None else f".kv_cache_specs[{layer!r}]"
                 self.fault(f"{path}.{error.path.partition('.')[2]}", error.expected, error.actual, group, layer)

@@ -426,9 +426,9 @@ def test_what_own_would_not_prove_is_no_track(track: Track, blocks: Size) -> Non
     verdict = kernel.fibre([track, Track(100, 8, 8, ONE)], blocks)
     assert undecided(verdict) == "a page that its block stride does not hold"
     assert isinstance(verdict, Undecided)
-    assert verdict.tracks == (track,)
+    assert verdict.tracks == (track, track)
     others = [Track(100, 8, 8, ONE), Track(101, 8, 8, ONE)]
-    assert [item.tracks for item in refuting.overlaps([track, *others], blocks)] == [(track,), tuple(others)]
+    assert [item.tracks for item in refuting.overlaps([track, *others], blocks)] == [(track, track), tuple(others)]
 
 
 def test_no_tracks_meet() -> None:

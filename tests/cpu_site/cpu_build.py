@@ -37,7 +37,7 @@ class _DeclareOperators:
 
 
 def _declare() -> None:
-    import torch  # noqa: PLC0415 - only where torchvision is imported, which imports it anyway
+    import torch
 
     for operator in ("nms", "qnms"):
         try:

@@ -1,5 +1,5 @@
 """On PYTHONPATH for every process that an engine test starts; see cpu_build."""
 
-import cpu_build
+import importlib
 
-cpu_build.install()
+importlib.import_module("cpu_build").install()

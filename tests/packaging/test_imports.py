@@ -20,7 +20,7 @@ PLAN = """
 import pathlib, sys
 import kvlayout
 for path in sys.argv[1:]:
-    result = kvlayout.plan(kvlayout.Registration.from_json(pathlib.Path(path).read_text()))
+    result = kvlayout.plan(kvlayout.Registration.from_json(pathlib.Path(path).read_text()).unwrap())
     assert isinstance(result, kvlayout.Ok | kvlayout.Err), result
 """
 IMPORT_ALL = """
