@@ -165,24 +165,23 @@ def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[
 
 def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     """Prove each distinct shape once more as it is about to be made, then make one view a layer."""
-    made: dict[str, Cache] = {}
+    views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
     for layer, _, shape, base in plan.placed:
         step = steps.get(shape)
         if step is None:
             step = steps[shape] = _step(shape, plan.blocks)
         same, listed, element, extents, strides, itemsize = step
-        cache = kv_caches[layer]
         if same:
-            made[layer] = cache
             continue
-        tensor = cast("Tensor", cache[0] if listed else cache)
+        cache = views[layer]
+        tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
         if element is not None:
             tensor = tensor.view(element)
-        made[layer] = tensor.as_strided(extents, strides, (base if type(base) is int else at(base, 1)) // itemsize)
-    if plan.aliases:
-        made |= {alias: made[target] for alias, target in plan.aliases.items() if target in made}
-    return {layer: made.get(layer, cache) for layer, cache in kv_caches.items()}
+        views[layer] = tensor.as_strided(extents, strides, (base if type(base) is int else at(base, 1)) // itemsize)
+    for alias, target in plan.aliases.items():
+        views[alias] = views[target]
+    return views
 
 
 def _step(shape: Shape, blocks: Size | None) -> _Step:

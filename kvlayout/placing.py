@@ -13,7 +13,7 @@ from kvlayout.algebra.layout import Axis
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import Bytes
 from kvlayout.cache.paging import CacheLayout, own_pages
-from kvlayout.cache.registration import Entry, RegisteredTensor, Registration
+from kvlayout.cache.registration import Engine, Entry, RegisteredTensor, Registration
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Content, Opaque, Semantic, Shape, packing
@@ -23,7 +23,7 @@ from kvlayout.rules.rule import NoMatch, Registry
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Place", "misplaced", "places_of", "shape_of"]
+__all__ = ["Place", "misplaced", "misplaced_by", "places_of", "shape_of"]
 
 #: Layouts that put the blocks of one head together.
 _HEADS_OUTSIDE = ("LHBNC", "BHLNC")
@@ -48,28 +48,30 @@ def places_of(registration: Registration) -> dict[str, list[Place]]:
     return places
 
 
-def misplaced(
-    proof: Shape, base: Size, entry: RegisteredTensor, places: Iterable[Place], blocks: Size
-) -> LayoutError | None:
-    """Hold one layer's own place against placements, page base, element type and storage; the first fault of them.
+def misplaced_by(places: Iterable[Place], proof: Shape, base: Size, blocks: Size) -> LayoutError | None:
+    """Hold one layer's own place against what placements say of it; ``placement-mismatch``, or nothing."""
+    for size, start, stride in places:
+        if start is not None and start != base:
+            return _misplaced(f"offset {start} bytes", f"{base} bytes")
+        if stride is not None and stride != proof.cache.pages.stride and blocks != 1:
+            return _misplaced(f"block stride {stride} bytes", f"{proof.cache.pages.stride} bytes")
+        if size is not None and not fits(base, proof.reach, size):
+            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + proof.reach}")
+    return None
+
+
+def misplaced(proof: Shape, base: Size, entry: RegisteredTensor, blocks: Size) -> LayoutError | None:
+    """Hold a place against page base, element type and storage; the first fault of them.
 
     Args:
         proof: the layer's shape.
         base: the byte of its storage at which it starts.
         entry: its tensor, or the first of its list.
-        places: what placements say of it.
         blocks: the block count N.
 
-    Errors: ``placement-mismatch``, ``state-not-at-page-base``, ``dtype-misaligned``, ``storage-overrun``.
+    Errors: ``state-not-at-page-base``, ``dtype-misaligned``, ``storage-overrun``.
     """
     cache, pages = proof.cache, proof.cache.pages
-    for size, start, stride in places:
-        if start is not None and start != base:
-            return _misplaced(f"offset {start} bytes", f"{base} bytes")
-        if stride is not None and stride != pages.stride and blocks != 1:
-            return _misplaced(f"block stride {stride} bytes", f"{pages.stride} bytes")
-        if size is not None and not fits(base, proof.reach, size):
-            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + proof.reach}")
     if cache.listed and blocks != 1 and not _at_base(base, pages, cache.page_bytes):
         expected = f"a page of {cache.page_bytes} bytes that ends within its block stride of {pages.stride}"
         return LayoutError(Code.STATE_NOT_AT_PAGE_BASE, expected=expected, actual=f"a page that starts at byte {base}")
@@ -111,7 +113,7 @@ def shape_of(
     stride: Size | None = None,
 ) -> Shape | LayoutError:
     """Prove the view of all layers with this spec and this layout up to its offset, or say why not."""
-    if not isinstance(spec, AttentionSpec | LatentSpec | StateSpec):
+    if not isinstance(spec, (AttentionSpec, LatentSpec, StateSpec)):
         return LayoutError(Code.UNSUPPORTED_SPEC, expected="a spec that is served", actual=spec.type)
     owned = own_pages(spec, entry, blocks, stride)
     if isinstance(owned, Err):
@@ -126,20 +128,23 @@ def shape_of(
         return _named(outcome.error, registration)
     proof = outcome.value
     view = proof.view if proof.view is not None else cache.source
-    meant = packing(spec, registration.engine)
-    ordered = name is None or any(claim.name == "same" for claim in proof.claims)
-    content: Content = (
-        Semantic()
-        if ordered and meant == "semantic" and Axis.BYTES not in view.axes
-        else Opaque(meant if ordered else "page")
-    )
+    ordered = name is None or proof.claims[-1].name == "same"
+    content = _meaning(spec, registration.engine, ordered=ordered and Axis.BYTES not in view.axes)
     pages, inner = cache.pages, view.inner_bytes
-    shown = inner // len(pages.bases) if isinstance(inner, int) else cache.page_bytes
-    reach = pages._replace(covered=max(shown, pages.covered)).end(blocks)
+    shown = inner // len(pages.bases) if type(inner) is int else cache.page_bytes
+    reach = pages.bases[-1] + (blocks - 1) * pages.stride + max(shown, pages.covered)
     item, simple = cache.source.dtype.itemsize, not cache.listed and view.dtype.itemsize <= cache.source.dtype.itemsize
     windows = tuple([(start, pages.stride, cache.page_bytes) for start in pages.bases])
     same = name is None and goal.form == "lmcache"
     return Shape(spec, cache, name, proof, view, same, content, reach, item, simple, windows)
+
+
+def _meaning(spec: Spec, engine: Engine, *, ordered: bool) -> Content:
+    """Return what the axes of a view mean: what the spec proves, if bytes are read in the registered order."""
+    if not ordered:
+        return Opaque("page")
+    meant = packing(spec, engine)
+    return Semantic() if meant == "semantic" else Opaque(meant)
 
 
 def _left(cache: CacheLayout) -> Result[Proved, LayoutError]:

@@ -19,7 +19,6 @@ from attrs import evolve
 from kvlayout.algebra.affine import BLOCK_COUNT, Affine, Size
 from kvlayout.algebra.claims import Refuted, Track, Undecided
 from kvlayout.algebra.dtype import DTYPES
-from kvlayout.algebra.kernel import fits
 from kvlayout.algebra.refuting import overlaps
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.paging import block_rows
@@ -33,7 +32,7 @@ from kvlayout.cache.spec import (
     StateSpec,
 )
 from kvlayout.errors import Code, LayoutError, LayoutErrors
-from kvlayout.placing import Place, misplaced, places_of, shape_of
+from kvlayout.placing import misplaced, misplaced_by, places_of, shape_of
 from kvlayout.plans import Disposition, Placed, Plan, Shape
 from kvlayout.rules.builtin import installed
 from kvlayout.rules.presentation import Form, Presentation
@@ -44,6 +43,7 @@ __all__ = ["Attempt", "attempt", "plan", "validate"]
 _KEEPS_STATE: Final = ("align", "all")
 #: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
 _ENOUGH: Final = 10_000
+_UNPROVED: Final = LayoutError(Code.RULE_NOT_PROVED)
 
 
 class Attempt(NamedTuple):
@@ -115,7 +115,7 @@ def _unserved(spec: Spec) -> LayoutError | None:
         if spec.cache_mode in _KEEPS_STATE:
             return None
         return LayoutError(Code.UNSUPPORTED_MAMBA_MODE, expected="align or all", actual=spec.cache_mode)
-    if isinstance(spec, AttentionSpec | LatentSpec) and spec.has_layer_views:
+    if isinstance(spec, (AttentionSpec, LatentSpec)) and spec.has_layer_views:
         return None
     return LayoutError(Code.UNSUPPORTED_SPEC, expected="a spec that kvlayout knows", actual=spec.type)
 
@@ -159,7 +159,7 @@ def _block_count(registration: Registration, judged: Sequence[tuple[Disposition,
     for group, (word, _) in zip(registration.groups, judged, strict=True):
         for layer in group.layers if word.word == "served" else ():
             spec, entry = group.leaves.get(layer, group.spec), registration.caches.get(layer)
-            if entry is None or not isinstance(spec, AttentionSpec | LatentSpec | StateSpec):
+            if entry is None or not isinstance(spec, (AttentionSpec, LatentSpec, StateSpec)):
                 continue
             parts = (entry,) if isinstance(entry, RegisteredTensor) else entry
             if any(isinstance(size, Affine) for part in parts for size in part.shape):
@@ -194,22 +194,18 @@ class _Survey:
         self.owners: dict[str, int] = {}
         self.excluded: set[str] = set()
         self.places = places_of(registration)
-        self.specs: dict[Spec, Spec] = {}
         self.caches = registration.caches
         self.shapes: dict[tuple[object, ...], Shape | LayoutError] = {}
-        self.proofs: dict[tuple[object, ...], Shape | LayoutError] = {}
-        self.seats: dict[tuple[int, Size, Size, int], dict[int, Shape]] = {}
-        self.doubles: list[tuple[int, Track]] = []
+        self.seats: dict[tuple[int, Size, Shape], set[int] | LayoutError] = {}
 
     def take(self, index: int, group: Group, word: str) -> None:
         """Take the layers of one group."""
-        shared = self.specs.setdefault(group.spec, group.spec)
         fresh = [layer for layer in dict.fromkeys(group.layers) if layer not in self.owners]
         if len(fresh) < len(group.layers):
             self._twice(index, group, word)
         self.owners.update(dict.fromkeys(fresh, index))
         if word == "served":
-            self._place(index, fresh, shared, group.leaves)
+            self._place(index, fresh, group.spec, group.leaves)
         elif word == "excluded":
             self.excluded.update(fresh)
 
@@ -224,63 +220,74 @@ class _Survey:
 
     def _place(self, index: int, layers: Sequence[str], shared: Spec, leaves: Mapping[str, Spec]) -> None:
         """Place the layers of a served group. The path of every layer: its facts, one look-up, its own place."""
-        caches, shapes, places_of_layers, placed, seats = self.caches, self.shapes, self.places, self.placed, self.seats
-        places: Sequence[Place] = ()
-        key: tuple[object, ...]
+        caches, places, seats, placed, make = self.caches, self.places, self.seats, self.placed, tuple.__new__
+        spec, stride = shared, None
+        shape: Shape | LayoutError = _UNPROVED
+        key: tuple[object, ...] = ()
         for layer in layers:
             entry = caches.get(layer)
             if entry is None:
                 self.errors.append(LayoutError(Code.MISSING_LAYER, index, layer, "a registered cache", "none"))
                 continue
-            spec = leaves.get(layer, shared) if leaves else shared
-            if places_of_layers:
-                places = places_of_layers.get(layer, ())
-            stride = places[0].block_stride if places else None
+            if leaves:
+                spec = leaves.get(layer, shared)
+            if places:
+                stride = next((place.block_stride for place in places.get(layer, ())), None)
+            last = key
             if type(entry) is RegisteredTensor:
-                first = entry
-                key = (id(spec), entry[0], entry[1], entry[3], stride)
+                sizes, strides, offset, dtype, storage, nbytes = first = entry
+                key = (spec, sizes, strides, dtype, stride)
             else:
                 first = entry[0]
-                key = (id(spec), _relative(entry), stride)
-            shape = shapes.get(key)
-            if shape is None:
-                shape = shapes[key] = self._prove(spec, entry, stride)
-            if type(shape) is LayoutError:
+                offset, storage = first.offset, first.storage
+                key = (spec, _relative(entry), stride)
+            if key != last:  # neighbours in a group are mostly alike, and specs the same object
+                shape = self._prove(key, spec, entry, stride)
+            if isinstance(shape, LayoutError):
                 self.errors.append(evolve(shape, group=index, layer=layer))
                 continue
-            _, _, offset, _, storage, nbytes = first
             base = offset * shape.itemsize
-            if places or not shape.simple or not (nbytes is None or fits(base, shape.reach, nbytes)):
-                error = misplaced(shape, base, first, places, self.blocks)
-                if error is not None:
-                    self.errors.append(evolve(error, group=index, layer=layer))
-                    continue
-            placed.append(Placed(layer, index, shape, base))
-            for start, step, page in shape.windows:
-                seat = (storage, base + start, step, page)
+            groups: set[int] | LayoutError | None = None  # in this place, or why none may be
+            if places:
+                groups = misplaced_by(places.get(layer, ()), shape, base, self.blocks)
+            if groups is None:
+                seat = (storage, base, shape)
                 groups = seats.get(seat)
-                if groups is None:
-                    seats[seat] = {index: shape}
-                elif groups.setdefault(index, shape) is not shape:
-                    self.doubles.append((storage, Track(base + start, step, page, frozenset((index,)))))
+                if groups is None:  # further layers in the same place, of other groups, have the same answer
+                    groups = seats[seat] = misplaced(shape, base, first, self.blocks) or set()
+            if isinstance(groups, LayoutError):
+                self.errors.append(evolve(groups, group=index, layer=layer))
+                continue
+            groups.add(index)
+            placed.append(make(Placed, (layer, index, shape, base)))
 
-    def _prove(self, spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
-        """Prove a shape, or return the proof that an equal spec with the same facts has."""
-        whole = (spec, _relative((entry,) if isinstance(entry, RegisteredTensor) else entry), stride)
-        found = self.proofs.get(whole)
+    def _prove(self, key: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
+        """Prove a shape, or return the proof that an equal spec with equal facts has."""
+        found = self.shapes.get(key)
         if found is None:
             found = shape_of(spec, entry, self.blocks, self.goal, self.registry, self.registration, stride)
-            self.proofs[whole] = found
+            self.shapes[key] = found
         return found
 
     def share_storages(self) -> None:
         """Prove that layers on one storage keep out of each other's blocks, or name each pair of groups that does not."""
-        tracks: dict[int, list[Track]] = {}
-        for (storage, base, stride, page), groups in self.seats.items():
-            tracks.setdefault(storage, []).append(Track(base, stride, page, frozenset(groups)))
-        for storage, double in self.doubles:
-            tracks[storage].append(double)
-        for storage, parts in tracks.items():
+        shared: dict[int, list[tuple[Size, Shape, set[int]]]] = {}
+        for (storage, base, shape), groups in self.seats.items():
+            if isinstance(groups, set) and groups:
+                shared.setdefault(storage, []).append((base, shape, groups))
+        for storage, seats in shared.items():
+            tracks: dict[tuple[Size, Size, int], list[set[int]]] = {}
+            if len(seats) == 1 and len(seats[0][1].windows) == 1:
+                continue
+            for base, shape, groups in seats:
+                for start, stride, page in shape.windows:
+                    sets = tracks.setdefault((base + start, stride, page), [])
+                    joined = next((one for one in sets if one.isdisjoint(groups)), None)
+                    if joined is None:  # two layers of one group in one window: not aliases, so they meet
+                        sets.append(set(groups))
+                    else:
+                        joined |= groups
+            parts = [Track(*window, frozenset(one)) for window, sets in tracks.items() for one in sets]
             if len(parts) > 1:
                 self._meetings(storage, parts)
 

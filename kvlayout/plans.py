@@ -121,7 +121,7 @@ def packing(spec: Spec, engine: Engine) -> str:
     """
     if isinstance(spec, AttentionSpec) and engine.name == "vllm" and engine.platform == "cpu":
         return "cpu-attention"
-    if isinstance(spec, AttentionSpec | LatentSpec):
+    if isinstance(spec, (AttentionSpec, LatentSpec)):
         return "semantic" if spec.proves_reading else "packed"
     return "state"
 

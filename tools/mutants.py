@@ -40,22 +40,19 @@ MODULES = ("kernel", "refuting", "canonical", "affine")
 #: What is imported once, in the parent; nothing of kvlayout.
 PRELOADED = ("attrs", "hypothesis", "pytest", "random", "itertools", "collections", "ast", "pickle", "subprocess")
 #: The tests that a child calls, the quickest that say most first; the others of tests/algebra add nothing here.
-TESTS = ("test_witnesses", "test_values", "test_random_layouts", "test_small_layouts", "test_transforms")
+TESTS = ("test_witnesses", "test_values", "test_seal", "test_random_layouts", "test_small_layouts", "test_transforms")
 RANDOM_CASES = 600  # for each judgement, concrete and symbolic; the suite itself runs 100,000
 #: Not called: they are about the sources, and start processes or take long without adding anything.
 LEFT_OUT = ("test_no_answer_is_false", "test_there_are_a_hundred_thousand_cases")
 
-COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Eq: (ast.NotEq, ast.LtE),
-    ast.NotEq: (ast.Eq,),
-    ast.Lt: (ast.LtE,),
-    ast.LtE: (ast.Lt,),
-    ast.Gt: (ast.GtE,),
-    ast.GtE: (ast.Gt,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
+#: Each for every other of its kind, and not only for its opposite.
+KINDS: tuple[tuple[type[ast.cmpop], ...], ...] = (
+    (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+)
+COMPARISONS: dict[type[ast.cmpop], list[type[ast.cmpop]]] = {
+    old: [new for new in kind if new is not old] for kind in KINDS for old in kind
 }
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -120,6 +117,12 @@ def _changes(node: ast.AST) -> Iterator[tuple[int, str, Callable[[ast.AST], None
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             for other in (value + 1, value - 1):
                 yield node.lineno, f"{value} -> {other}", _set("value", other)
+        case ast.Constant(value=bool() as value):
+            yield node.lineno, f"{value} -> {not value}", _set("value", not value)
+        case ast.Constant(value=str() as value):
+            yield node.lineno, f"{value!r} -> 'mutant'", _set("value", "mutant")
+        case ast.Constant(value=None):
+            yield node.lineno, "None -> 0", _set("value", 0)
         case ast.BoolOp(op=op):
             new_op = ast.Or() if isinstance(op, ast.And) else ast.And()
             yield node.lineno, f"{SYMBOLS[type(op)]} -> {SYMBOLS[type(new_op)]}", _set("op", new_op)
@@ -158,7 +161,7 @@ class _DropOperator(ast.NodeTransformer):
 
 
 def _types_only(tree: ast.AST) -> set[ast.AST]:
-    """Return the nodes that nothing runs: annotations, and what only a type checker reads."""
+    """Return the nodes that nothing runs: annotations, docstrings, and what only a type checker reads."""
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
         match node:
@@ -168,7 +171,7 @@ def _types_only(tree: ast.AST) -> set[ast.AST]:
                 found.update(ast.walk(annotation))
             case ast.FunctionDef(returns=ast.expr() as returns):
                 found.update(ast.walk(returns))
-            case ast.Assign(value=ast.BinOp(op=ast.BitOr())):
+            case ast.Assign(value=ast.BinOp(op=ast.BitOr())) | ast.Expr(value=ast.Constant()):
                 found.update(ast.walk(node))
             case _:
                 pass

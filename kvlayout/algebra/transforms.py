@@ -25,7 +25,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvlayout.algebra.affine import Size, divide, nonneg, pair
-from kvlayout.algebra.dtype import INT8, DType
+from kvlayout.algebra.dtype import DType
 from kvlayout.algebra.layout import Axis, Layout, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import Bytes, raw
@@ -142,6 +142,8 @@ def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal
     reach = layout.strides[position] * extent
     if not nonneg(raw(layout.page_bytes) - raw(reach)):
         return Err(Refusal("extend", axis, f"at most the page of {layout.page_bytes} bytes", str(reach)))
+    if extent == layout.shape[position]:
+        return Ok(layout)
     return Ok(_replace(layout, position, [(layout.axes[position], extent, layout.strides[position])], 1))
 
 
@@ -152,21 +154,25 @@ def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, R
 
 
 def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
-    """Read what lies inside the ``outer`` axes in memory order, as one axis of bytes."""
-    kept = [i for i, axis in enumerate(layout.axes) if axis in outer]
-    inner = [i for i, axis in enumerate(layout.axes) if axis not in outer and layout.shape[i] != 1]
-    inner.sort(key=lambda i: pair(raw(layout.strides[i]))[::-1])
+    """Read what lies inside the ``outer`` axes in memory order, as one axis of elements: all its axes merged."""
+    axes, sizes, strides = layout.axes, layout.shape, layout.strides
+    kept = [i for i, axis in enumerate(axes) if axis in outer]
+    inner = [i for i, axis in enumerate(axes) if axis not in outer and sizes[i] != 1]
+    if len(inner) > 1:
+        inner.sort(key=lambda i: pair(raw(strides[i]))[::-1])
+    unit = reach = Bytes(layout.dtype.itemsize)
     total: Size = 1
-    unit = Bytes(layout.dtype.itemsize)
     for i in inner:  # merged from the fastest on: each must start where the ones inside it end
-        if layout.strides[i] != unit * total:
-            return Err(
-                Refusal("merge", layout.axes[i].value, f"a stride of {unit * total} bytes", str(layout.strides[i]))
-            )
-        total = total * layout.shape[i]
-    paged = _picked(layout, kept)
-    flat = paged.arranged((*paged.shape, total), (*paged.strides, unit), (*paged.axes, Axis.BYTES))
-    return retype(flat, INT8)
+        if strides[i] != reach:
+            return Err(Refusal("merge", axes[i].value, f"a stride of {reach} bytes", str(strides[i])))
+        total, reach = total * sizes[i], reach * sizes[i]
+    return Ok(
+        layout.arranged(
+            (*[sizes[i] for i in kept], total),
+            (*[strides[i] for i in kept], unit),
+            (*[axes[i] for i in kept], Axis.BYTES),
+        ),
+    )
 
 
 def reinterpret_page(
@@ -186,17 +192,15 @@ def reinterpret_page(
         outer: the axes that stay: blocks, and planes where K and V lie apart.
     """
     inner = dense_strides(shape, dtype.itemsize)
-    total = prod(shape) * dtype.itemsize
+    count = prod(shape)
 
     def shaped(page: Layout) -> Layout:
         return page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes))
 
-    return (
-        flatten_page(layout, outer)
-        .then(lambda page: extend(page, len(page.axes) - 1, total))
-        .then(lambda page: retype(page, dtype))
-        .map(shaped)
-    )
+    flat = flatten_page(layout, outer)
+    if dtype != layout.dtype:
+        flat = flat.then(lambda page: retype(page, dtype))
+    return flat.then(lambda page: extend(page, len(page.axes) - 1, count)).map(shaped)
 
 
 def beside_rows(paged: Layout) -> Result[Layout, Refusal]:
@@ -224,10 +228,14 @@ def settle(layout: Layout) -> Layout:
 
     Engines leave these strides arbitrary, and consumers that read them go wrong.
     """
+    if 1 not in layout.shape:
+        return layout
     strides = list(layout.strides)
     step = Bytes(layout.dtype.itemsize)
     for i in reversed(range(len(strides))):
         if layout.shape[i] == 1:
             strides[i] = step
-        step = strides[i] * layout.shape[i] if isinstance(layout.shape[i], int) else step
-    return layout.arranged(layout.shape, tuple(strides), layout.axes)
+        else:
+            step = strides[i] * layout.shape[i] if isinstance(layout.shape[i], int) else step
+    settled = tuple(strides)
+    return layout if settled == layout.strides else layout.arranged(layout.shape, settled, layout.axes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NewType, final
 if TYPE_CHECKING:
     from kvlayout.algebra.affine import Size
 
-__all__ = ["Bytes", "Elements", "in_bytes", "in_elements", "raw"]
+__all__ = ["Bytes", "Elements", "all_in_bytes", "in_bytes", "in_elements", "raw"]
 
 if TYPE_CHECKING:
 
@@ -61,6 +61,15 @@ def in_bytes(count: Elements, itemsize: int) -> Bytes:
     1152
     """
     return Bytes(raw(count) * itemsize)
+
+
+def all_in_bytes(counts: tuple[Size, ...], itemsize: int) -> tuple[Bytes, ...]:
+    """Convert the strides of a tensor to bytes, all at once: this is done for every tensor that is planned.
+
+    >>> all_in_bytes((36864, 576, 1), 2)
+    (73728, 1152, 2)
+    """
+    return tuple([count * itemsize for count in counts])  # type: ignore[misc]  # a unit is its number at run time
 
 
 def in_elements(count: Bytes, itemsize: int) -> Elements | None:

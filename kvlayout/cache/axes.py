@@ -13,7 +13,7 @@ from kvlayout.algebra.affine import Size
 from kvlayout.algebra.dtype import DTYPES, DType
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.units import Bytes, Elements, in_bytes, raw
+from kvlayout.algebra.units import Bytes, all_in_bytes
 from kvlayout.cache.registration import Entry, RegisteredTensor
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, StateSpec
 from kvlayout.errors import Code, LayoutError
@@ -35,13 +35,9 @@ def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
 
 def paged_layout(tensor: RegisteredTensor, axes: tuple[Axis, ...], page_bytes: int, base: Size, dtype: DType) -> Layout:
     """Return a tensor as a layout in bytes, its offset counted from ``base``."""
+    offset = Bytes(tensor.offset * dtype.itemsize - base)
     return Layout(
-        shape=tuple(tensor.shape),
-        strides=tuple(in_bytes(Elements(stride), dtype.itemsize) for stride in tensor.strides),
-        offset=Bytes(raw(in_bytes(Elements(tensor.offset), dtype.itemsize)) - base),
-        dtype=dtype,
-        page_bytes=Bytes(page_bytes),
-        axes=axes,
+        tuple(tensor.shape), all_in_bytes(tensor.strides, dtype.itemsize), offset, dtype, Bytes(page_bytes), axes
     )
 
 
@@ -57,17 +53,20 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
     Errors: ``unknown-dtype``, ``axes-mismatch``.
     """
-    parts = (entry,) if isinstance(entry, RegisteredTensor) else entry
-    dtypes = [DTYPES.get(part.dtype) for part in parts]
-    for part, dtype in zip(parts, dtypes, strict=True):
-        if dtype is None:
-            return Err(LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=part.dtype))
-    known = [dtype for dtype in dtypes if dtype is not None]
-    if isinstance(spec, StateSpec) and not isinstance(entry, RegisteredTensor):
-        return _state_list(spec, parts, known)
     if not isinstance(entry, RegisteredTensor):
-        return _mismatch("one tensor", (len(parts),), known[0])
-    dtype = known[0]
+        dtypes = [DTYPES.get(part.dtype) for part in entry]
+        for part, dtype in zip(entry, dtypes, strict=True):
+            if dtype is None:
+                return _unknown(part)
+        known = [dtype for dtype in dtypes if dtype is not None]
+        return (
+            _state_list(spec, entry, known)
+            if isinstance(spec, StateSpec)
+            else _mismatch("one tensor", (len(entry),), known[0])
+        )
+    dtype = DTYPES.get(entry.dtype)
+    if dtype is None:
+        return _unknown(entry)
     if isinstance(spec, StateSpec):
         if len(entry.shape) != len(_ROW) or entry.shape[1:3] != (1, 1):
             return _mismatch("a state row [B, 1, 1, row], or a list of states", entry.shape, dtype)
@@ -78,8 +77,12 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
         found = _attention(spec, entry.shape, dtype)
     if not found:
         return _mismatch(_wanted(spec), entry.shape, dtype)
-    base = raw(in_bytes(Elements(entry.offset), dtype.itemsize))
-    return Ok(tuple((paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found))
+    base = entry.offset * dtype.itemsize
+    return Ok(tuple([(paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found]))
+
+
+def _unknown(tensor: RegisteredTensor) -> Err[LayoutError]:
+    return Err(LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=tensor.dtype))
 
 
 def _wanted(spec: AttentionSpec | LatentSpec | StateSpec) -> str:
@@ -138,7 +141,7 @@ def _state_list(
         expected = " and ".join(f"[B, {', '.join(map(str, field.shape))}] of {field.dtype}" for field in spec.fields)
         shown = " and ".join(f"[{', '.join(map(str, p.shape))}] of {p.dtype}" for p in parts)
         return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=shown))
-    base = raw(in_bytes(Elements(parts[0].offset), dtypes[0].itemsize))
+    base = parts[0].offset * dtypes[0].itemsize
     return Ok(
         (
             tuple(

@@ -40,7 +40,7 @@ def _shorten(value: object) -> str:
     """Return a value as text; a container by its size unless it is a shape, since it can be too deep to print."""
     if isinstance(value, dict):
         return f"an object with {len(value)} keys"
-    if isinstance(value, list | tuple) and not (len(value) <= MAX_RANK and all(type(n) in (int, str) for n in value)):
+    if isinstance(value, (list, tuple)) and not (len(value) <= MAX_RANK and all(type(n) in (int, str) for n in value)):
         return f"a list of {len(value)}"
     text = repr(value) if type(value) is not int or value.bit_length() <= 1024 else "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -48,7 +48,7 @@ def _shorten(value: object) -> str:
 
 def is_shape(value: object) -> TypeGuard[Sequence[int]]:
     """Return whether a value is a short list of whole numbers from 1, so that their product is cheap."""
-    if not isinstance(value, list | tuple) or len(value) > MAX_RANK:
+    if not isinstance(value, (list, tuple)) or len(value) > MAX_RANK:
         return False
     return all(type(n) is int and 0 < n < LIMIT for n in value)
 
@@ -105,7 +105,7 @@ class Fields:
             if value is None:
                 continue
             pair = (block_size if value == -1 else value, 1) if type(value) is int else value
-            if not isinstance(value, int | list | tuple):  # a live engine's Fraction
+            if not isinstance(value, (int, list, tuple)):  # a live engine's Fraction
                 pair = (getattr(value, "numerator", None), getattr(value, "denominator", None))
             if is_shape(pair) and len(pair) == 2:
                 return pair[0], pair[1]

@@ -181,8 +181,8 @@ def _state(head: _Common, read: Fields) -> StateSpec:
     """Read a recurrent state; its fields say what a page keeps, and in which order."""
     shapes, dtypes = read.fields.get("shapes"), read.fields.get("dtypes")
     if (
-        not isinstance(shapes, list | tuple)
-        or not isinstance(dtypes, list | tuple)
+        not isinstance(shapes, (list, tuple))
+        or not isinstance(dtypes, (list, tuple))
         or not len(shapes) == len(dtypes) <= MAX_RANK
     ):
         raise FieldError("fields.shapes", f"at most {MAX_RANK} shapes, and one element type for each", shapes)

@@ -46,7 +46,7 @@ class StateField(NamedTuple):
 
 # The attrs machinery of a class takes half a millisecond at import, so the classes below that add no field of their own
 # are plain subclasses: constructor, equality (of the same class only) and hash are those of their base.
-@frozen
+@frozen(cache_hash=True)
 class _Head:
     """What every spec has.
 
@@ -69,7 +69,7 @@ class _Head:
     has_layer_views: bool
 
 
-@frozen
+@frozen(cache_hash=True)
 class _Rows(_Head):
     """A spec that stores rows.
 
@@ -117,7 +117,7 @@ class LatentSpec(_Rows):
 
 
 @final
-@frozen
+@frozen(cache_hash=True)
 class StateSpec(_Head):
     """A recurrent state: Mamba, GDN, KDA, short convolutions.
 

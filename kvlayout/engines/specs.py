@@ -76,13 +76,20 @@ class _Computed(Mapping[str, object]):
         self.spec, self.declared = spec, declared
 
     def __getitem__(self, name: str) -> object:
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, name: str, default: object = None) -> object:
+        """Return a value, or the default where the spec has no such number: it then raises what it likes."""
         declared = self.declared
         if name == "state_content_size_bytes" and ("shapes" in declared or declared.get("page_size_padded", 0) is None):
-            raise KeyError(name)
+            return default
         try:
             return getattr(self.spec, name)
-        except Exception as error:  # NotImplementedError, AssertionError, ...: it has no such number
-            raise KeyError(name) from error
+        except Exception:  # noqa: BLE001 - NotImplementedError, AssertionError, ...
+            return default
 
     def __iter__(self) -> Iterator[str]:
         return iter(_DERIVED)

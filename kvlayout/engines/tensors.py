@@ -35,6 +35,8 @@ class LiveTensor(Protocol):
 class _Concrete(LiveTensor, Protocol):
     """A tensor outside a compiler, whose offset is a number and no symbol."""
 
+    @property
+    def shape(self) -> tuple[int, ...]: ...
     def storage_offset(self) -> int: ...
 
 
@@ -63,36 +65,37 @@ def facts(kv_caches: LiveCaches) -> dict[str, Entry]:
     """
     elements: dict[object, tuple[str, int]] = {}
     storages: dict[object, tuple[int, int]] = {}
-    make, tensor_class = tuple.__new__, object
-    last: tuple[int, ...] = ()
-
-    def one(tensor: _Concrete) -> RegisteredTensor:
-        nonlocal last
-        dtype, offset = tensor.dtype, tensor.storage_offset()
-        try:
-            name, itemsize = elements[dtype]
-        except KeyError:
-            name, itemsize = elements[dtype] = plain_dtype(str(dtype)), tensor.element_size()
-        try:
-            storage, nbytes = storages[tensor.data_ptr() - offset * itemsize]
-        except Exception:  # noqa: BLE001 - a new base; or no memory, where a tensor raises what its class likes
-            storage, nbytes = _storage(storages, tensor)
-        shape = tensor.shape
-        if shape != last:  # neighbours are often alike, and a comparison takes half of a conversion
-            last = tuple(shape)
-        return make(RegisteredTensor, (last, tensor.stride(), offset, name, storage, nbytes))
-
+    made, tensor_class = tuple.__new__, object
     found: dict[str, Entry] = {}
     for layer, entry in cast("Mapping[str, _Concrete]", kv_caches).items():
         if type(entry) is not tensor_class:  # isinstance of a tensor takes 80 ns, and it is nearly always one
             if isinstance(entry, list | tuple):
                 if not entry:
                     raise TypeError(f"{layer}: an empty list of tensors")
-                found[layer] = tuple(map(one, entry))
+                found[layer] = tuple(_one(part, elements, storages) for part in entry)
                 continue
             tensor_class = type(entry)
-        found[layer] = one(entry)
+        dtype, offset = entry.dtype, entry.storage_offset()
+        try:  # what _one does, without the call: half of the layers' time would be calls
+            name, itemsize = elements[dtype]
+            storage, nbytes = storages[entry.data_ptr() - offset * itemsize]
+        except Exception:  # noqa: BLE001 - the first of its kind; or no memory, where a tensor raises what its class likes
+            found[layer] = _one(entry, elements, storages)
+        else:
+            found[layer] = made(RegisteredTensor, (entry.shape, entry.stride(), offset, name, storage, nbytes))
     return found
+
+
+def _one(
+    tensor: _Concrete, elements: dict[object, tuple[str, int]], storages: dict[object, tuple[int, int]]
+) -> RegisteredTensor:
+    """Return the facts of one tensor, entering its element type and its storage where they are new."""
+    dtype = tensor.dtype
+    if dtype not in elements:
+        elements[dtype] = plain_dtype(str(dtype)), tensor.element_size()
+    name, _ = elements[dtype]
+    storage, nbytes = _storage(storages, tensor)
+    return RegisteredTensor(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), name, storage, nbytes)
 
 
 def device_type(kv_caches: LiveCaches) -> str:
