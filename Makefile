@@ -35,7 +35,8 @@ INSTALL := $(PIP) install -qq $(TORCH_SOURCE)
 
 CODE := kvlayout tests tools $(wildcard benchmarks examples)
 DOCS := $(wildcard README.md docs)
-PYTEST_FLAGS := -n $(WORKERS) --dist loadgroup --doctest-modules
+# By file: one that starts an engine for all its tests starts it once.
+PYTEST_FLAGS := -n $(WORKERS) --dist loadfile --doctest-modules
 CORE := not engine and not lmcache
 
 .PHONY: help

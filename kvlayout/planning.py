@@ -271,25 +271,27 @@ class _Survey:
 
     def share_storages(self) -> None:
         """Prove that layers on one storage keep out of each other's blocks, or name each pair of groups that does not."""
-        shared: dict[int, list[tuple[Size, Shape, set[int]]]] = {}
+        windows: dict[tuple[int, Size, Size, int], set[int]] = {}
+        tracks: dict[int, list[Track]] = {}
         for (storage, base, shape), groups in self.seats.items():
-            if isinstance(groups, set) and groups:
-                shared.setdefault(storage, []).append((base, shape, groups))
-        for storage, seats in shared.items():
-            tracks: dict[tuple[Size, Size, int], list[set[int]]] = {}
-            if len(seats) == 1 and len(seats[0][1].windows) == 1:
+            if not isinstance(groups, set):
                 continue
-            for base, shape, groups in seats:
-                for start, stride, page in shape.windows:
-                    sets = tracks.setdefault((base + start, stride, page), [])
-                    joined = next((one for one in sets if one.isdisjoint(groups)), None)
-                    if joined is None:  # two layers of one group in one window: not aliases, so they meet
-                        sets.append(set(groups))
-                    else:
-                        joined |= groups
-            parts = [Track(*window, frozenset(one)) for window, sets in tracks.items() for one in sets]
-            if len(parts) > 1:
-                self._meetings(storage, parts)
+            for start, stride, page in shape.windows:
+                window = (storage, base + start, stride, page)
+                sharers = windows.get(window)
+                if sharers is None:
+                    windows[window] = set(groups)
+                elif sharers.isdisjoint(groups):
+                    sharers |= groups
+                else:  # two layers of one group in one window, and no aliases: they meet
+                    tracks.setdefault(storage, []).append(Track(base + start, stride, page, frozenset(groups)))
+        crowds: dict[int, list[tuple[int, Size, Size, int]]] = {}
+        for window in windows:
+            crowds.setdefault(window[0], []).append(window)
+        for storage, crowd in crowds.items():
+            if len(crowd) > 1 or storage in tracks:
+                parts = [Track(*window[1:], frozenset(windows[window])) for window in crowd]
+                self._meetings(storage, parts + tracks.get(storage, []))
 
     def _meetings(self, storage: int, tracks: list[Track]) -> None:
         found: dict[tuple[int, int], tuple[Refuted | Undecided, set[Track]]] = {}

@@ -66,14 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
         prepare_engine()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what can't run here, and keep all engine tests in one worker: an engine takes 2 GB and ten seconds."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what can't run here."""
     reasons = {marker: ", ".join(missing(marker)) for marker in PACKAGES}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"not installed: {reason}"))
-        engine = item.get_closest_marker("engine") or item.get_closest_marker("lmcache")
-        if engine and config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group("engine"))

@@ -203,19 +203,24 @@ def _rows_cache(spec: AttentionSpec | LatentSpec, layout: Layout, blocks: Size) 
     )
 
 
+def _step(stride: Size, page: int, blocks: Size) -> Size:
+    """Return the block stride; one block has any that an engine leaves there, which counts if a page fits in it."""
+    return page if blocks == 1 and not nonneg(stride - page) else stride
+
+
 def _interval(source: Layout, blocks: Size) -> Result[Pages, LayoutError]:
     """Prove what block i of a tensor is: one interval, or one a plane where the planes lie outside the blocks."""
     block, plane = source.axes.index(Axis.BLOCK), source.where(Axis.PLANE)
     stride, total = raw(source.strides[block]), source.inner_bytes
     if not isinstance(total, int):
         return _error(Code.PAGE_NOT_CONTIGUOUS, "pages of one size", f"{total} bytes a page")
-    pages = Pages((0,), total if blocks == 1 else stride, total)
+    pages = Pages((0,), _step(stride, total, blocks), total)
     verdict = page(source, pages, blocks)
     if plane is not None:
         distance = raw(source.strides[plane])
         if nonneg(distance - stride) and (plane < block or not isinstance(verdict, Proved)):
             half = total // 2
-            pages = Pages((0, distance), half if blocks == 1 else stride, half)
+            pages = Pages((0, distance), _step(stride, half, blocks), half)
             verdict = page(source, pages, blocks)
     if not isinstance(verdict, Proved):
         strides = ", ".join(map(str, source.strides))
@@ -236,6 +241,7 @@ def _state_row(spec: StateSpec, row: Layout, blocks: Size) -> Result[CacheLayout
     if not spec.content_bytes <= pages.covered <= spec.page_bytes:
         expected = f"a row of {spec.content_bytes} to {spec.page_bytes} bytes"
         return _error(Code.PAGE_BYTES_MISMATCH, expected, f"{pages.covered} bytes")
+    pages = pages._replace(stride=_step(pages.stride, spec.page_bytes, blocks))
     return _state_cache(spec, (row,), pages, blocks, spec.content_bytes)
 
 
@@ -275,7 +281,7 @@ def _state_list(
         return _error(
             Code.STATE_NOT_AT_PAGE_BASE, "the first state at the base of its page", f"one {-spans[0][0]} bytes below it"
         )
-    stride = spec.page_bytes if blocks == 1 else strides[0]
+    stride = _step(strides[0], spec.page_bytes, blocks)
     return _state_cache(spec, parts, Pages((0,), stride, spec.page_bytes), blocks, spans[-1][1])
 
 

@@ -151,7 +151,7 @@ def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Resu
     Errors: ``not-divisible``, ``missing-layout-hint``.
     """
     dtype, rows = cache.source.dtype, cache.states
-    split = planes and goal.splits(cache)
+    split = planes and not cache.apart and goal.splits(cache)
     unit = rows * dtype.itemsize * (_TWO if split else 1)
     if goal.heads_first is None and not cache.apart:
         return missing_hint()
