@@ -36,7 +36,7 @@ INSTALL := $(PIP) install -qq $(TORCH_SOURCE)
 CODE := kvlayout tests tools $(wildcard benchmarks examples)
 DOCS := $(wildcard README.md docs)
 # By file: one that starts an engine for all its tests starts it once.
-PYTEST_FLAGS := -n $(WORKERS) --dist loadfile --doctest-modules
+PYTEST_FLAGS := -n $(WORKERS) --dist loadfile --doctest-modules --doctest-glob='*.md'
 CORE := not engine and not lmcache
 
 .PHONY: help

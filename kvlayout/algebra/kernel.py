@@ -85,7 +85,7 @@ def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
         wanted = (*pair(extent), *pair(stride))
         if mode != wanted and (*mode[:2], *wanted[:2]) != (1, 0, 1, 0):  # one block has no stride
             return refuting.elsewhere(axis, wanted, mode, blocks)
-    if any(sb or db for _, sb, _, db in modes):
+    if any(sb or (db and sa != 1) for sa, sb, _, db in modes):  # one item has no stride
         return Undecided("page", "an axis inside the page depends on the block count")
     dense, total = list(modes), 1
     for _, extent, i, stride in sorted((abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)):
@@ -121,7 +121,7 @@ def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
         (Axis.STATE, view.where(Axis.STATE) if row is None else row, states),
     ):
         have = None if at is None else view.shape[at]
-        if have != extent:
+        if have is not extent and have != extent:
             return refuting.miscounted(axis, extent, have, blocks)
     return _proved(view, "grain", blocks=blocks, states=states)
 

@@ -108,7 +108,7 @@ class Layout:
         return Layout(self.shape, self.strides, self.offset + distance, self.dtype, self.page_bytes, self.axes)
 
     def arranged(self, shape: tuple[Size, ...], strides: tuple[Bytes, ...], axes: tuple[Axis, ...]) -> Layout:
-        """Return a layout with other axes over the same page; quicker than ``attrs.evolve``, in the path of every plan."""
+        """Return a layout with other axes over the same page; quicker than ``attrs.evolve``."""
         return Layout(shape, strides, self.offset, self.dtype, self.page_bytes, axes)
 
     def element_strides(self) -> tuple[Size, ...] | None:

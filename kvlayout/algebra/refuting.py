@@ -183,8 +183,8 @@ def _meet(x: Track, y: Track, blocks: Size) -> Refuted | Undecided | None:
     if nonneg(y.base - _end(x, blocks)):
         return None
     apart, counts, exact = y.base - x.base, tried(blocks), isinstance(blocks, int)
-    if not exact and x.stride == y.stride and isinstance(x.stride, int) and isinstance(apart, int):
-        counts, exact = (abs(apart) // x.stride + 2,), True  # at more blocks no two come closer
+    if not exact and isinstance(x.stride, int) and isinstance(apart, int):
+        counts, exact = (apart // x.stride + 2,), True  # x has passed the base of y: at more blocks nothing else meets
     found = next(filter(None, (_clash(x, y, n) for n in counts)), None)
     return found if found or exact else Undecided("fibre", "the distance depends on the block count", (x, y))
 

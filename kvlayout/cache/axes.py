@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from kvlayout.algebra.affine import Size
+from kvlayout.algebra.affine import Size, nonneg
 from kvlayout.algebra.dtype import DTYPES, DType
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
@@ -26,6 +26,7 @@ Readings: TypeAlias = tuple[tuple[Layout, ...], ...]
 _Axes: TypeAlias = tuple[Axis, ...]
 _ROW: Final[_Axes] = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
 _PLANES = 2
+_ITEM_SIZES: Final = (1, 2, 4, 8, 16)
 
 
 def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
@@ -49,24 +50,19 @@ def _mismatch(expected: str, shape: tuple[Size, ...], dtype: DType) -> Err[Layou
 def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Result[Readings, LayoutError]:
     """Return every reading of a layer's tensors that its spec bears out.
 
-    Offsets are in bytes from the first tensor's; a state list has one layout a state.
+    Offsets are in bytes from the first tensor's; a state list has one layout a state. An element type that nobody
+    knows gets the item size that the spec's numbers ask for, so that other faults are found first; it is refused later.
 
-    Errors: ``unknown-dtype``, ``axes-mismatch``.
+    Errors: ``axes-mismatch``.
     """
     if not isinstance(entry, RegisteredTensor):
-        dtypes = [DTYPES.get(part.dtype) for part in entry]
-        for part, dtype in zip(entry, dtypes, strict=True):
-            if dtype is None:
-                return _unknown(part)
-        known = [dtype for dtype in dtypes if dtype is not None]
+        known = [DTYPES.get(part.dtype) or _assumed(spec, part, i) for i, part in enumerate(entry)]
         return (
             _state_list(spec, entry, known)
             if isinstance(spec, StateSpec)
             else _mismatch("one tensor", (len(entry),), known[0])
         )
-    dtype = DTYPES.get(entry.dtype)
-    if dtype is None:
-        return _unknown(entry)
+    dtype = DTYPES.get(entry.dtype) or _assumed(spec, entry, None)
     if isinstance(spec, StateSpec):
         if len(entry.shape) != len(_ROW) or entry.shape[1:3] != (1, 1):
             return _mismatch("a state row [B, 1, 1, row], or a list of states", entry.shape, dtype)
@@ -81,8 +77,18 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
     return Ok(tuple([(paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found]))
 
 
-def _unknown(tensor: RegisteredTensor) -> Err[LayoutError]:
-    return Err(LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=tensor.dtype))
+def _assumed(spec: AttentionSpec | LatentSpec | StateSpec, part: RegisteredTensor, field: int | None) -> DType:
+    """Return an unknown element type with the item size that makes it fit the spec, or 1; ``field`` is that of a list."""
+    if not isinstance(spec, StateSpec):
+        least = most = spec.content_bytes // (_PLANES if len(part.shape) == len(_ROW) + 1 else 1)
+    elif field is None:
+        least, most = spec.content_bytes, spec.page_bytes
+    else:
+        shape, name = spec.fields[field] if field < len(spec.fields) else ((), "")
+        least = most = shape[-1] * DTYPES[name].itemsize if shape and name in DTYPES else 0
+    extent = part.shape[-1] if part.shape else 1
+    fits = (size for size in _ITEM_SIZES if nonneg(extent * size - least) and nonneg(most - extent * size))
+    return DType(part.dtype, next(fits, 1))
 
 
 def _wanted(spec: AttentionSpec | LatentSpec | StateSpec) -> str:

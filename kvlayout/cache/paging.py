@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from kvlayout.algebra.affine import Size, divide, nonneg
 from kvlayout.algebra.claims import Pages, Refuted
+from kvlayout.algebra.dtype import DTYPES
 from kvlayout.algebra.kernel import Proved, Verdict, page
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
@@ -121,10 +122,22 @@ def own_pages(
         blocks: the block count N.
         block_stride: bytes between blocks where the engine's placement says so; decides between two readings.
 
-    Errors: ``unknown-dtype``, ``axes-mismatch``, ``axes-ambiguous``, ``not-divisible``, ``granularity-mismatch``,
+    Errors, in this order: ``axes-mismatch``, ``axes-ambiguous``, ``not-divisible`` and ``granularity-mismatch``,
     ``page-not-contiguous``, ``storages-differ``, ``page-bytes-mismatch``, ``state-stride-mismatch``,
-    ``state-not-at-page-base``.
+    ``state-not-at-page-base``, ``unknown-dtype``.
     """
+    found = _read_pages(spec, entry, blocks, block_stride)
+    if isinstance(found, Err):
+        return found
+    for part in found.value.parts:
+        if part.dtype.name not in DTYPES:
+            return _error(Code.UNKNOWN_DTYPE, "an element type of torch", part.dtype.name)
+    return found
+
+
+def _read_pages(
+    spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry, blocks: Size, block_stride: Size | None
+) -> Result[CacheLayout, LayoutError]:
     readings = name_axes(spec, entry)
     if isinstance(readings, Err):
         return readings
@@ -257,16 +270,18 @@ def _state_list(
         counted = _counted(part, 1, blocks)
         if isinstance(counted, Err):
             return counted
-        start, found = raw(part.offset), _interval(evolve(part, offset=parts[0].offset), blocks)
+    for part in parts:
+        found = _interval(evolve(part, offset=parts[0].offset), blocks)
         if isinstance(found, Err):
             return found
-        if not isinstance(start, int):
-            return _error(
-                Code.STATE_NOT_AT_PAGE_BASE, "states at fixed distances in their page", f"one {start} bytes on"
-            )
-        ends.append((start, start + found.value.covered))
+        start = raw(part.offset)
+        if isinstance(start, int):
+            ends.append((start, start + found.value.covered))
     if len({tensor.storage for tensor in entry}) > 1:
         return _error(Code.STORAGES_DIFFER, "one storage", f"storages {sorted({t.storage for t in entry})}")
+    if len(ends) < len(parts):
+        starts = ", ".join(str(part.offset) for part in parts)
+        return _error(Code.STATE_NOT_AT_PAGE_BASE, "states at fixed distances in their page", f"states at {starts}")
     spans = sorted(ends)
     if spans[-1][1] > spec.page_bytes:
         return _error(

@@ -46,7 +46,9 @@ def _tokens_outside_heads(cache: CacheLayout) -> bool:
     source = cache.source
     head = source.axes.index(Axis.HEAD)
     token = next(i for i, axis in enumerate(source.axes) if axis in (Axis.TOKEN, Axis.STATE))
-    return source.shape[head] == 1 or nonneg(raw(source.strides[token]) - raw(source.strides[head]))
+    if 1 in (source.shape[head], source.shape[token]):  # one of either has no stride
+        return True
+    return nonneg(raw(source.strides[token]) - raw(source.strides[head]))
 
 
 @rule(LatentSpec, name="subpaged-mla-attention-view")

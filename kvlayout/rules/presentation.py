@@ -19,7 +19,8 @@ from kvlayout.algebra.dtype import INT8, DType
 from kvlayout.algebra.kernel import Proved, Verdict, prove
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.transforms import Refusal, permute, reinterpret_page, settle
+from kvlayout.algebra.transforms import Refusal, permute, reinterpret_page, retype, settle
+from kvlayout.algebra.units import raw
 from kvlayout.errors import Code, LayoutError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "prove_view",
     "refused",
     "token_page",
+    "viewable",
 ]
 
 Form: TypeAlias = Literal["lmcache", "bytes"]
@@ -103,7 +105,27 @@ def prove_view(view: Layout, cache: CacheLayout, source: Layout | None = None) -
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected="pages of one size", actual=f"{covered} bytes"))
     shown = Pages(pages.bases, pages.stride, covered // len(pages.bases))
     verdict = prove(settled, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
-    return Ok(verdict) if isinstance(verdict, Proved) else Err(refused(verdict))
+    if not isinstance(verdict, Proved):
+        return Err(refused(verdict))
+    return viewable(settled.dtype, cache.source).then(lambda _: Ok(verdict))
+
+
+def viewable(dtype: DType, source: Layout) -> Result[Layout, LayoutError]:
+    """Return the registered tensor as another element type: the dtype view that comes before ``as_strided``.
+
+    It is of the last axis, so an axis that lies dense is put there first.
+
+    Errors: ``dtype-misaligned``, where torch makes no such view.
+    """
+    item = source.dtype.itemsize
+    if dtype.itemsize == item:
+        return Ok(source)
+    dense = [i for i, step in enumerate(source.strides) if raw(step) == item and source.shape[i] != 1]
+    last = dense[-1] if dense else len(source.axes) - 1
+    typed = permute(source, [*(i for i in range(len(source.axes)) if i != last), last]).then(
+        lambda moved: retype(moved, dtype)
+    )
+    return Err(refused(typed.error)) if isinstance(typed, Err) else typed
 
 
 def _outer(cache: CacheLayout) -> tuple[Axis, ...]:

@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, final
 
 from attrs import frozen
 
+from kvlayout.algebra.affine import nonneg
+from kvlayout.algebra.dtype import DTYPES
 from kvlayout.algebra.kernel import Proved
-from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.units import raw
 from kvlayout.cache.paging import CacheLayout
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
-from kvlayout.rules.presentation import Presentation
+from kvlayout.rules.presentation import Presentation, viewable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,10 +133,19 @@ class Registry:
         """Return the name and the outcome of the first rule that takes the layer."""
         for one in self.rules:
             if one.spec is type(spec):
-                outcome = one(spec, cache, goal)
+                outcome = _tried(one, spec, cache, goal)
                 if not isinstance(outcome, NoMatch):
                     return one.name, certified(one.name, outcome, cache)
         return NoMatch()
+
+
+def _tried(one: AnyRule, spec: Spec, cache: CacheLayout, goal: Presentation) -> Outcome:
+    """Ask a rule; one that raises refuses this layer, and no other one."""
+    try:
+        return one(spec, cache, goal)
+    except Exception as error:  # noqa: BLE001 - a foreign rule may raise anything
+        actual = f"{one.name} raised {type(error).__name__}: {error}"
+        return Err(LayoutError(Code.RULE_NOT_PROVED, expected="a proof, a refusal or NoMatch", actual=actual))
 
 
 def _conflict(expected: str, actual: str) -> LayoutError:
@@ -151,18 +163,36 @@ def certified(name: str, outcome: object, cache: CacheLayout) -> Result[Proved, 
         expected = "a proof, a refusal or NoMatch"
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected=expected, actual=f"{name} answered {outcome!r:.60}"))
     proof, view = outcome.value, outcome.value.view
+    if view is None:
+        return Err(LayoutError(Code.RULE_NOT_PROVED, expected="a proof of a view", actual=f"{name}: of bare pages"))
     wanted: dict[str, dict[str, object]] = {
         "page": {"bases": cache.pages.bases, "stride": cache.pages.stride},
         "own": {"payload": cache.payload, "page": cache.page_bytes, "stride": cache.pages.stride},
-        "grain": {"blocks": cache.blocks, "states": cache.states if view and Axis.BYTES not in view.axes else None},
+        "grain": {"blocks": cache.blocks, "states": cache.states if Axis.BYTES not in view.axes else None},
     }
     found = {claim.name: dict(claim.reasons) for claim in proof.claims}
     for claim, numbers in wanted.items():
         for key, number in numbers.items():
-            if view is None or claim not in found or found[claim].get(key) != number:
+            if claim not in found or found[claim].get(key) != number:
                 expected = f"the claim {claim!r} with {key} {number}"
                 actual = f"{found[claim].get(key)}" if claim in found else "no such claim"
                 return Err(LayoutError(Code.RULE_NOT_PROVED, expected=expected, actual=f"{name}: {actual}"))
     if found["page"]["covered"] != found["own"]["covered"]:
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected="one view in all claims", actual=name))
+    return _expressible(name, proof, view, cache.source)
+
+
+def _expressible(name: str, proof: Proved, view: Layout, source: Layout) -> Result[Proved, LayoutError]:
+    """Refuse a view that no dtype view and ``as_strided`` make: of a type or with strides that it can't have."""
+    if DTYPES.get(view.dtype.name) != view.dtype:
+        actual = f"{name}: {view.dtype.name} of {view.dtype.itemsize} bytes"
+        return Err(LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=actual))
+    shown = f"{name}: strides of {', '.join(map(str, view.strides))} bytes"
+    typed = viewable(view.dtype, source)
+    if isinstance(typed, Err):
+        return typed
+    if view.element_strides() is None:
+        return Err(LayoutError(Code.DTYPE_MISALIGNED, expected=f"multiples of {view.dtype.itemsize} bytes", actual=shown))
+    if not all(nonneg(raw(stride)) for stride in view.strides):
+        return Err(LayoutError(Code.RULE_NOT_PROVED, expected="strides of 0 or more", actual=shown))
     return Ok(proof)

@@ -134,18 +134,18 @@ def test_own_of_every_two_planes() -> None:
             check_own(Pages((20, 20 + apart), 5, covered), page_bytes, 1, blocks)
 
 
-def test_within_of_every_layout() -> None:
-    for layout in layouts(2, SIZES, (-3, -1, 0, 1, 2, 5)):
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_within_of_every_layout(rank: int) -> None:
+    for layout in layouts(rank, SIZES, (-3, -1, 0, 1, 2, 5) if rank < 3 else (-2, 0, 1, 5)):
         data = bytes_of(layout)
-        for offset, slack in itertools.product((-1, 0, 1), repeat=2):
+        for offset, slack in itertools.product((-1, 0, 1), repeat=2) if rank < 3 else ((0, 0), (-1, 1), (0, -1)):
             lifted = make(layout.shape, steps_of(layout), offset - min(data))
             check_within(lifted, max(data) - min(data) + 1 + slack)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_injective_of_every_layout(rank: int) -> None:
-    strides = (-2, -1, 0, 1, 2, 3, 4, 6) if rank < 3 else (0, 1, 2, 3, -4)
-    for layout in layouts(rank, SIZES if rank < 3 else (1, 2, 4), strides):
+    for layout in layouts(rank, SIZES, (-2, -1, 0, 1, 2, 3, 4, 6) if rank < 3 else (0, 1, 2, 3, -4)):
         answer = check_injective(layout)
         chain = sorted(abs(da) for sa, _, da, _ in modes_of(layout) if sa != 1 or da == 1)
         if all(a and b % a == 0 for a, b in itertools.pairwise(chain)):

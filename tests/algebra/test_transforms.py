@@ -187,7 +187,7 @@ def test_a_page_is_read_in_memory_order_whatever_the_order_of_its_axes() -> None
             [BLOCK_COUNT, *shape], [step + 4, *strides], 3, item, [B, *[(H, T, C, K)[i] for i in range(len(shape))]]
         )
         flat = flatten_page(layout, (B,)).unwrap()
-        assert flat == make((BLOCK_COUNT, step), (step + 4, 1), 3, 1, (B, Y))
+        assert flat == make((BLOCK_COUNT, step // item), (step + 4, item), 3, item, (B, Y))
 
 
 def test_a_page_with_a_hole_or_two_intervals_is_not_flattened() -> None:
@@ -213,6 +213,15 @@ def test_a_state_row_becomes_rows_of_its_block_with_the_padding_it_needs() -> No
     assert steps_of(view) == (2176, 68, 68, 2)
     assert isinstance(kernel.prove(view, Pages((128,), 2176, 1088), 1088, 1072, BLOCK_COUNT, 16), Proved)
     assert refusal(reinterpret_page(row, (16, 1, 36), (T, H, C), DTYPES["bfloat16"])).move == "extend"
+
+
+def test_a_page_is_read_as_another_element_type_where_its_numbers_divide() -> None:
+    row = Layout((BLOCK_COUNT, 6), (Bytes(16), Bytes(2)), Bytes(4), DTYPES["bfloat16"], Bytes(16), (B, T))
+    wide = reinterpret_page(row, (4, 1), (T, C), DTYPES["float32"]).unwrap()
+    assert (wide.shape, steps_of(wide), wide.dtype) == ((BLOCK_COUNT, 4, 1), (16, 4, 4), DTYPES["float32"])
+    narrow = reinterpret_page(row, (16,), (Y,), INT8).unwrap()
+    assert (narrow.shape, steps_of(narrow), raw(narrow.offset)) == ((BLOCK_COUNT, 16), (16, 1), 4)
+    assert refusal(reinterpret_page(row, (2,), (T,), DTYPES["int64"])).move == "retype"
 
 
 def test_pages_of_two_planes_stay_two_intervals() -> None:
@@ -244,5 +253,7 @@ def test_settle_gives_axes_of_one_the_stride_of_what_lies_inside() -> None:
     assert steps_of(settle(loose)) == (999, 256, 16, 16, 2)
     assert steps_of(settle(make((1,), (77,), 0, 4))) == (4,)
     assert steps_of(settle(make((1, BLOCK_COUNT, 4), (5, 4, 1)))) == (4, 4, 1)
+    for layout in (make((2, 3), (50, 7)), make((1, 2), (2, 1))):
+        assert settle(layout) is layout
     for layout in (loose, make((1, 3, 1), (9, 2, 9))):
         assert isinstance(kernel.same(layout, settle(layout)), Proved)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
+from kvlayout.algebra import affine, kernel, refuting
+from kvlayout.algebra import canonical as canonical_form
 from kvlayout.algebra.affine import (
     BLOCK_COUNT,
     Affine,
@@ -25,8 +28,13 @@ from kvlayout.algebra.claims import Pages
 from kvlayout.algebra.dtype import DTYPES, INT8
 from kvlayout.algebra.layout import Axis, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.units import Bytes, Elements, in_bytes, in_elements, raw
+from kvlayout.algebra.units import Bytes, Elements, all_in_bytes, in_bytes, in_elements, raw
 from tests.brute import make
+
+
+@pytest.mark.parametrize("module", [affine, canonical_form, kernel, refuting])
+def test_a_module_has_what_it_names(module: ModuleType) -> None:
+    assert all(hasattr(module, name) for name in module.__all__)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,7 @@ def test_units_are_plain_numbers_at_run_time() -> None:
     assert raw(in_bytes(Elements(BLOCK_COUNT), 2)) == BLOCK_COUNT * 2
     assert in_elements(Bytes(BLOCK_COUNT * 6), 3) == Elements(BLOCK_COUNT * 2)
     assert in_elements(Bytes(BLOCK_COUNT), 2) is None
+    assert tuple(map(raw, all_in_bytes((BLOCK_COUNT, 3, 1), 4))) == (BLOCK_COUNT * 4, 12, 4)
 
 
 def test_an_unknown_element_type_is_absent() -> None:

@@ -80,7 +80,7 @@ def test_layouts_of_two_block_counts_are_compared_as_they_are() -> None:
 
 def test_the_same_layouts_have_no_witness() -> None:
     layout = make((4, 2), (2, 1))
-    assert undecided(refuting.unlike(layout, layout)) == "no block count tells the layouts apart"
+    assert refuting.unlike(layout, layout) == Undecided("same", "no block count tells the layouts apart")
 
 
 # ------------------------------------------------------------------------------------------------------------- page
@@ -164,6 +164,14 @@ def test_a_view_without_blocks_is_undecided() -> None:
 def test_a_page_of_no_constant_size_is_undecided(numbers: tuple[tuple[Size, Size], tuple[Size, Size]]) -> None:
     reason = undecided(check_page(make(*numbers), Pages((0,), 8, 8), N))
     assert reason == "an axis inside the page depends on the block count"
+
+
+def test_an_axis_of_one_has_no_stride_and_decides_nothing() -> None:
+    """Planes outermost, and only one of them: its stride depends on the block count, and no byte does."""
+    view = make((1, N, 8), (N * 8, 8, 1), 0, 1, (P, B, T))
+    assert isinstance(check_page(view, Pages((0,), 8, 8), N), Proved)
+    assert page(view, Pages((0,), 8, 7), N)[1] == Witness(1, 7, None, 7)
+    assert page(view, Pages((1,), 8, 8), N)[1] == Witness(1, 0, 1, 0)
 
 
 def test_a_refutation_that_does_not_re_evaluate_is_not_let_out() -> None:
@@ -295,8 +303,8 @@ def test_an_axis_that_turns_is_undecided() -> None:
 
 
 def test_a_layout_that_fits_has_no_witness() -> None:
-    reason = undecided(refuting.outside(make((N, 10), (10, 1)), N * 10, 0))
-    assert reason == "no corner re-evaluates to an address outside the storage"
+    verdict = refuting.outside(make((N, 10), (10, 1)), N * 10, 0)
+    assert verdict == Undecided("within", "no corner re-evaluates to an address outside the storage")
 
 
 def test_fits_is_about_both_ends() -> None:
@@ -354,13 +362,15 @@ def test_two_strides_on_one_stretch_are_refused_though_no_byte_is_shared() -> No
     assert isinstance(check_fibre([x, Track(36, 32, 4, ONE)], 3), Proved)
     assert isinstance(check_fibre([x, y], 1), Proved)
     assert refuted(check_fibre([x, y], N))[1].blocks == 2
-    assert refuted(check_fibre([x, Track(32, 32, 4, OTHER)], N))[1] == Witness(3, 0, None, 32)
+    assert refuted(check_fibre([x, Track(32, 32, 4, OTHER)], N))[1] == Witness(4, 0, None, 32)
+    assert refuted(check_fibre([x, Track(1600, 8, 4, OTHER)], N))[1] == Witness(102, 0, None, 1600)
 
 
 def test_stretches_that_only_touch_at_some_block_count_are_told_apart_there() -> None:
     """With two blocks the second track ends at 14, where the first begins; with three they meet."""
     x, y = Track(14, 16, 4, ONE), Track(N * 2 - 2, 8, 4, OTHER)
     assert refuted(check_fibre([x, y], N))[1] == Witness(3, 0, None, 14)
+    assert refuted(check_fibre([x._replace(base=15), y], N))[1] == Witness(3, 0, None, 15)
 
 
 def test_only_the_pairs_that_meet_are_named_where_layers_lie_one_behind_another() -> None:

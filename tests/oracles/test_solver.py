@@ -6,6 +6,7 @@ the planes of a ``(2, N, ...)`` tensor.
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.transforms import coalesce_kernel_pages, merge_mla_tiles, split
 from kvlayout.algebra.units import raw
 from tests.brute import make
+from tests.oracles.drawing import draw_blocks, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,18 +86,33 @@ def positions(layout: Layout, index: Sequence[Any], n: Any) -> Any:
     ids=["kernel pages", "latent tiles", "split", "padded", "heads first", "one stride wrong"],
 )
 def test_view_equality_for_every_block_count(one: Layout, other: Layout) -> None:
+    assert isinstance(kernel.same(one, other), Refuted if differ(one, other) else Proved)
+
+
+def differ(one: Layout, other: Layout) -> bool:
+    """Tell whether at some block count and position two layouts have two bytes."""
     n = z3.Int("n")
     x, inside_x = digits(one, "x", n)
     y, inside_y = digits(other, "y", n)
     # Two indices at one flat position: all but the digits of blocks are bounded, so the products are linear.
-    differ = has_counter_example(
+    return has_counter_example(
         n >= 1,
         *inside_x,
         *inside_y,
         positions(one, x, n) == positions(other, y, n),
         byte(one, x, n) != byte(other, y, n),
     )
-    assert isinstance(kernel.same(one, other), Refuted if differ else Proved)
+
+
+def test_view_equality_of_random_layouts_for_every_block_count() -> None:
+    random, answers = Random("z3 same"), set()
+    for _ in range(40):
+        one = draw_blocks(random)
+        other = split_of(random, one)
+        answer = kernel.same(one, other)
+        assert isinstance(answer, Refuted if differ(one, other) else Proved), (one, other)
+        answers.add(type(answer))
+    assert answers == {Proved, Refuted}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""The command line: ``kvlayout plan`` and ``kvlayout check``.
+
+Exit codes: 0 planned (or holds), 2 refused, 1 unusable input. The packages of the extra ``cli`` are imported when
+a command needs them: the option parser always, tables only where tables are printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: words behind ``kvlayout``; those of the process by default.
+
+    >>> main(["plan", "tests/data/no-such-document.json"])  # the diagnostic goes to standard error
+    1
+    """
+    try:
+        from kvlayout.cli.commands import run
+    except ModuleNotFoundError as error:
+        if error.name != "cyclopts":
+            raise
+        sys.stderr.write("kvlayout: the command line needs its extra: pip install 'kvlayout[cli]'\n")
+        return 1
+    return run(sys.argv[1:] if arguments is None else arguments)

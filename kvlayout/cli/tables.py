@@ -1,0 +1,220 @@
+"""Plans and refusals for people: rich tables, as wide as the terminal, plain where the output is none.
+
+Column widths are settled here, not left to wrapping: at less than 140 columns the facts of a layer stand below one
+another, at more beside one another.
+"""
+# ruff: noqa: TID253 - imported by the commands that print tables, when they print them
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvlayout.cli.refusals import Refusal, refusals
+from kvlayout.cli.treatments import Treatment, treatments
+from kvlayout.cli.wording import clean, counted, names, number, ranges, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvlayout.errors import LayoutError
+    from kvlayout.plans import Plan
+    from kvlayout.summaries import GroupPlan
+
+__all__ = ["show_check", "show_errors", "show_plan"]
+
+_PIPED: Final = 100
+_LEAST: Final = 60
+_WIDE: Final = 140
+
+
+def show_plan(plan: Plan, errors: Sequence[LayoutError]) -> str:
+    """Return a plan, or what there is of one and every refusal."""
+    console = _console(sys.stdout)
+    parts: list[RenderableType] = [_header(plan), _verdict(plan, errors), Text()]
+    if plan.groups:
+        parts += [_groups(plan), Text()]
+    if plan.layers:
+        parts += [_layers(plan, console.width), Text()]
+    if errors:
+        parts += [*_refused(errors), _line(counted(len(errors), "error"), "bold red")]
+    else:
+        parts.pop()
+    return _rendered(console, parts)
+
+
+def show_errors(errors: Sequence[LayoutError], stream: TextIO) -> str:
+    """Return refusals alone, for the stream that they go to."""
+    return _rendered(_console(stream), [*_refused(errors), _line(counted(len(errors), "error"), "bold red")])
+
+
+def show_check(plan: Plan) -> str:
+    """Return that a stored plan holds."""
+    what = f"{counted(len(plan.layers), 'layer')} of {counted(len(plan.groups), 'group')}"
+    return _rendered(
+        _console(sys.stdout), [_header(plan), _line(f"holds: {what} proved again, with the stored results", "green")]
+    )
+
+
+def _console(stream: TextIO) -> Console:
+    """Return a console: coloured on a terminal only, and of one width where it is none."""
+    terminal = stream.isatty()
+    asked = os.environ.get("COLUMNS", "")
+    width = None if terminal else int(asked) if asked.isdecimal() and len(asked) < 5 else _PIPED
+    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, _LEAST)
+    return console
+
+
+def _rendered(console: Console, parts: Iterable[RenderableType]) -> str:
+    with console.capture() as capture:
+        console.print(Group(*parts))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(clean(text), style)
+
+
+def _lines(lines: Iterable[str]) -> Text:
+    return Text("\n".join(map(clean, lines)))
+
+
+def _header(plan: Plan) -> Text:
+    """Return what was planned: its name, its engine, its blocks, its layout."""
+    registration = plan.registration
+    engine = registration.engine
+    blocks = "no layer to count blocks by" if plan.blocks is None else f"{number(plan.blocks)} blocks"
+    facts = [
+        " ".join(filter(None, (engine.name, engine.version, engine.platform and f"on {engine.platform}"))),
+        "1 block" if plan.blocks == 1 else "any number n of blocks" if number(plan.blocks) == "n" else blocks,
+        registration.kv_cache_layout and f"layout {registration.kv_cache_layout}",
+        registration.layout_hint and f"hint {registration.layout_hint}",
+        engine.dcp > 1 and f"dcp {engine.dcp}",
+        plan.form == "bytes" and "shown as bytes",
+    ]
+    title, about = clean(registration.name) or "registration", ", ".join(str(fact) for fact in facts if fact)
+    return Text.assemble((title, "bold"), f": {clean(about)}")
+
+
+def _verdict(plan: Plan, errors: Sequence[LayoutError]) -> Text:
+    verdicts = [layer.verdict for layer in plan.layers.values()]
+    total = len({*plan.registration.caches, *(layer for group in plan.groups for layer in group.layers)})
+    if errors:
+        return _line(f"refused: {len(verdicts)} of {counted(total, 'layer')} planned, so none is to be stored", "red")
+    kinds = {"view": "re-presented", "same": "left as they are", "alias": "shared", "excluded": "excluded"}
+    counts = [f"{verdicts.count(one)} {word}" for one, word in kinds.items() if one in verdicts]
+    return _line(f"planned: {', '.join([counted(total, 'layer'), *counts])}", "green")
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def _table(columns: Sequence[tuple[str, bool]]) -> Table:
+    """Return an empty table; a column is its heading, and whether it holds numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for heading, numeric in columns:
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    return table
+
+
+def _groups(plan: Plan) -> Table:
+    heads = ("#", "group", "layers", "tokens", "states", "page bytes", "padding")
+    table = _table([(head, head != "group") for head in heads])
+    for group in plan.groups:
+        table.add_row(
+            str(group.index),
+            _kind(group, sum(layer in plan.layers for layer in group.layers)),
+            number(len(group.layers)),
+            number(group.block_tokens),
+            number(group.states_per_block),
+            number(group.page_bytes) if group.page_bytes else "-",
+            _padding(group),
+        )
+    return table
+
+
+def _kind(group: GroupPlan, planned: int) -> Text:
+    """Return what a group is, its layers, and what became of it where it is not served whole."""
+    notes = [clean(group.kind.replace("_", " "))]
+    if group.window_tokens:
+        notes.append(f"window {number(group.window_tokens)}")
+    notes += ["recurrent"] * group.recurrent + ["draft"] * group.draft
+    text = Text(", ".join(notes))
+    if group.disposition != "served":
+        reason = clean(str(group.reason)).replace("-", " ")
+        text.append(f"\n{group.disposition}: {reason}", "red" if group.disposition == "refused" else "yellow")
+    elif planned < len(group.layers):
+        text.append(f"\n{counted(len(group.layers) - planned, 'layer')} refused", "red")
+    return text
+
+
+def _padding(group: GroupPlan) -> str:
+    page, payload = group.page_bytes, group.payload_bytes
+    if not page or payload is None:
+        return "-"
+    spare = page - payload
+    return f"{number(spare)} ({spare / page:.1%})" if spare else "0"
+
+
+def _layers(plan: Plan, width: int) -> Table:
+    """Return what happens to layers: facts beside one another where there is room, else below one another."""
+    wide = width >= _WIDE
+    heads = ("#", "rule, layers", "before -> after", "pages", "proved")
+    table = _table([(head, False) for head in (heads if wide else (*heads[:2], "before -> after, pages, proved"))])
+    rows = [(one, [_shapes(one), _lines(one.pages), _proof(one)]) for one in treatments(plan)]
+    widest = max(len(line) for _, facts in rows for fact in facts for line in fact.plain.split("\n"))
+    room = min(max(width - 12 - widest * (3 if wide else 1), 28), 52)
+    table.columns[1].width = room
+    for one, facts in rows:
+        shown = facts if wide else [Text("\n").join(fact for fact in facts if fact)]
+        table.add_row(ranges(one.groups), _treated(one, room), *shown)
+    return table
+
+
+def _treated(one: Treatment, room: int) -> Text:
+    """Return the rule, the layers and the content, no line wider than the column."""
+    count = f"{counted(len(one.layers), 'layer')}: " if len(one.layers) > 1 else ""
+    name = names(one.layers)
+    lines = [f"{count}{name}"] if len(count) + len(name) <= room else [count, shortened(name, room)]
+    text = _line(shortened(clean(one.title), room), "cyan")
+    for line in filter(None, (*lines, clean(one.content))):
+        text.append(f"\n{line.strip()}", "default")
+    return text
+
+
+def _shapes(one: Treatment) -> Text:
+    return _lines([*one.before, *([f"-> {one.after}"] if one.after else [])])
+
+
+def _proof(one: Treatment) -> Text:
+    text = _line(", ".join(one.proved), "green")
+    if one.open:
+        text.append(f"\nopen until applied: {', '.join(one.open)}", "yellow")
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+def _refused(errors: Sequence[LayoutError]) -> Iterable[RenderableType]:
+    for code, meaning, alike in refusals(errors):
+        yield Text.assemble((code, "bold red"), f": {meaning}")
+        for one in alike:
+            yield Padding(_facts(one), (0, 0, 1, 2))
+
+
+def _facts(one: Refusal) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in one.rows:
+        table.add_row(label, _line(text, "bold" if label == "to do" else ""))
+    return table

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.cli.running import terminal
+
+__all__ = ["terminal"]
