@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks import subjects
 from benchmarks.timing import import_milliseconds, in_turns, ratio
-from kvlayout import Registration, apply, plan
+from kvlayout import Registration, apply, plan, plan_then_apply
 from kvlayout.algebra.affine import BLOCK_COUNT, Size
 from kvlayout.algebra.canonical import canonical, modes_of
 from kvlayout.algebra.claims import Pages
@@ -88,7 +88,9 @@ def algebra(rounds: int) -> Iterator[Row]:
         found = ratio(times, name, f"{name}, tensor-layouts")
         what = "coalescing" if name == "coalesce" else "view equality, with its proof,"
         theirs_us = median(times[f"{name}, tensor-layouts"])
-        yield Row(f"{what} against tensor-layouts", f"{median(times[name]):.1f} us to {theirs_us:.1f} us: {found.middle:.2f}")
+        yield Row(
+            f"{what} against tensor-layouts", f"{median(times[name]):.1f} us to {theirs_us:.1f} us: {found.middle:.2f}"
+        )
 
 
 def live(layers: int, rounds: int, *, placed: bool) -> Iterator[Row]:
@@ -130,7 +132,7 @@ def documents(rounds: int) -> Iterator[Row]:
         subject = subjects.make(64, placed=True)
     except ImportError:
         return
-    made = subjects.plan_then_apply(subject.config, subject.caches, subjects.HINTS).plan
+    made = plan_then_apply(subject.config, subject.caches, subjects.HINTS).plan
     alone = in_turns({"apply": lambda: apply(made, subject.caches)}, rounds)["apply"]
     yield Row("apply a plan to 64 layers, planned and proved anew", f"{median(alone):.0f} us")
 
@@ -140,7 +142,9 @@ def imports(rounds: int) -> Iterator[Row]:
     found = import_milliseconds(("import attrs", "import attrs, kvlayout"), rounds)
     attrs, both = found["import attrs"], found["import attrs, kvlayout"]
     over = both - attrs
-    yield Row("import kvlayout, over import attrs", f"{over:.0f} ms (attrs {attrs:.0f} ms)", "at most 40 ms", over <= 40)
+    yield Row(
+        "import kvlayout, over import attrs", f"{over:.0f} ms (attrs {attrs:.0f} ms)", "at most 40 ms", over <= 40
+    )
 
 
 def main() -> None:

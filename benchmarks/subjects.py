@@ -15,6 +15,7 @@ from kvlayout.applying import Cache
 
 if TYPE_CHECKING:
     import torch
+    from vllm.v1.kv_cache_interface import MambaSpec
 
 __all__ = ["BLOCKS", "HINTS", "Subject", "bare_loop", "lmcache_edits", "make"]
 
@@ -41,7 +42,9 @@ def quiet() -> None:
     os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    site = str(Path(__file__).parents[1] / "tests" / "cpu_site")  # CUDA builds of torchvision and others beside a CPU torch
+    site = str(
+        Path(__file__).parents[1] / "tests" / "cpu_site"
+    )  # CUDA builds of torchvision and others beside a CPU torch
     if site not in sys.path:
         sys.path.insert(0, site)
     import cpu_build  # type: ignore[import-not-found,unused-ignore]
@@ -96,7 +99,7 @@ def _state(pool: torch.Tensor, base: int) -> torch.Tensor:
     return pool.as_strided((BLOCKS, 1, 1, ROW), (PAGE, ROW, ROW, 1), base)
 
 
-def _mamba_spec() -> object:
+def _mamba_spec() -> MambaSpec:
     import torch
     from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -118,7 +121,7 @@ def bare_loop(subject: Subject) -> Callable[[], object]:
     def run() -> object:
         made = {}
         for name, tensor in caches.items():
-            tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.data_ptr()  # type: ignore[union-attr] # noqa: B018
+            tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.data_ptr()  # type: ignore[union-attr]
             tensor.untyped_storage().nbytes()  # type: ignore[union-attr]
             shape, strides, offset = known[name]
             made[name] = tensor.as_strided(shape, strides, offset)  # type: ignore[union-attr]

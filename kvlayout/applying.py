@@ -9,7 +9,7 @@ torch.Size([4096, 2, 544, 1, 512])
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from attrs import evolve, field, frozen
 
@@ -109,7 +109,7 @@ def apply(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     planned and proved again from them.
 
     Args:
-        plan: from :func:`kvlayout.plan` or ``Plan.from_json``; one with an unknown block count takes that of the tensors.
+        plan: from :func:`kvlayout.plan` or ``Plan.from_json``; an unknown block count is that of the tensors.
         kv_caches: layer name -> tensor or tensors.
 
     Returns:

@@ -103,7 +103,7 @@ def _at_base(base: Size, pages: Pages, page: int) -> bool:
     return b % pages.stride == 0 and a % pages.stride + page <= pages.stride
 
 
-def shape_of(
+def shape_of(  # noqa: PLR0913, PLR0917 - what a layer is proved from
     spec: Spec,
     entry: Entry,
     blocks: Size,

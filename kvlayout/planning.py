@@ -89,15 +89,15 @@ def judge(index: int, group: Group) -> tuple[Disposition, LayoutError | None]:
     """Return what becomes of a group as a whole: excluded with a reason, refused with an error, or served."""
     specs = group.specs
     reason = None
-    if not any([spec.prefix_cacheable for spec in specs]):
+    if not any(spec.prefix_cacheable for spec in specs):
         reason = "scratch"
-    elif not any([spec.has_layer_views for spec in specs]):
+    elif not any(spec.has_layer_views for spec in specs):
         reason = "raw"
     elif group.host_resident:
         reason = "host-resident"
     elif not group.transferable:
         reason = "not-transferable"
-    elif all([isinstance(spec, EncoderOnlySpec) for spec in specs]):
+    elif all(isinstance(spec, EncoderOnlySpec) for spec in specs):
         reason = "encoder-only"
     if reason is not None:
         return Disposition("excluded", reason), None
@@ -214,11 +214,14 @@ class _Survey:
         seen: set[str] = set()
         for layer in group.layers if word != "refused" else ():
             if layer in self.owners or layer in seen:
-                actual = f"group {self.owners.get(layer, index)} and group {index}"
+                first = self.owners.get(layer, index)
+                actual = f"group {index} twice" if first == index else f"group {first} and group {index}"
                 self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
             seen.add(layer)
 
-    def _place(self, index: int, layers: Sequence[str], shared: Spec, leaves: Mapping[str, Spec]) -> None:
+    def _place(  # noqa: C901 - one loop, in line, since it is the path of every layer
+        self, index: int, layers: Sequence[str], shared: Spec, leaves: Mapping[str, Spec]
+    ) -> None:
         """Place the layers of a served group. The path of every layer: its facts, one look-up, its own place."""
         caches, places, seats, placed, make = self.caches, self.places, self.seats, self.placed, tuple.__new__
         spec, stride = shared, None
@@ -235,7 +238,7 @@ class _Survey:
                 stride = next((place.block_stride for place in places.get(layer, ())), None)
             last = key
             if type(entry) is RegisteredTensor:
-                sizes, strides, offset, dtype, storage, nbytes = first = entry
+                sizes, strides, offset, dtype, storage, _ = first = entry
                 key = (spec, sizes, strides, dtype, stride)
             else:
                 first = entry[0]
@@ -270,7 +273,7 @@ class _Survey:
         return found
 
     def share_storages(self) -> None:
-        """Prove that layers on one storage keep out of each other's blocks, or name each pair of groups that does not."""
+        """Prove that layers on one storage keep out of each other's blocks, or name the groups that do not."""
         windows: dict[tuple[int, Size, Size, int], set[int]] = {}
         tracks: dict[int, list[Track]] = {}
         for (storage, base, shape), groups in self.seats.items():

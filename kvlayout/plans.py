@@ -14,13 +14,12 @@ from attrs import field, frozen
 from kvlayout.algebra.affine import Size
 from kvlayout.cache.paging import CacheLayout
 from kvlayout.cache.registration import Engine, Registration
-from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
+from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec
 from kvlayout.errors import LayoutErrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kvlayout.algebra.claims import Claim
     from kvlayout.algebra.kernel import Proved
     from kvlayout.algebra.layout import Layout
     from kvlayout.algebra.result import Result

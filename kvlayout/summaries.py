@@ -35,7 +35,7 @@ class LayerPlan:
     Attributes:
         layer: its name.
         group: index of its group; ``None`` for an alias.
-        verdict: ``view`` (re-presented), ``same`` (left as it is), ``alias`` (the object of another layer) or ``excluded``.
+        verdict: ``view`` (re-presented), ``same`` (left as it is), ``alias`` (another layer's object) or ``excluded``.
         rule: the rule that took it.
         source: the registered tensors.
         view: the layout of the result in its storage; ``None`` for excluded layers.

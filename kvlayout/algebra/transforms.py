@@ -148,7 +148,7 @@ def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal
 
 
 def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
-    """Count blocks instead of kernel pages: ``(N*k, ...)`` becomes ``(N, k, ...)``, k pages of one block side by side."""
+    """Count blocks instead of kernel pages: ``(N*k, ...)`` becomes ``(N, k, ...)``."""
     block = layout.axes.index(Axis.BLOCK)
     return split(layout, block, kernel_pages, (Axis.BLOCK, Axis.KERNEL_PAGE))
 

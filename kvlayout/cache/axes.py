@@ -78,7 +78,7 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
 
 def _assumed(spec: AttentionSpec | LatentSpec | StateSpec, part: RegisteredTensor, field: int | None) -> DType:
-    """Return an unknown element type with the item size that makes it fit the spec, or 1; ``field`` is that of a list."""
+    """Return an unknown element type with the item size that makes it fit the spec, or 1; ``field``: of a list."""
     if not isinstance(spec, StateSpec):
         least = most = spec.content_bytes // (_PLANES if len(part.shape) == len(_ROW) + 1 else 1)
     elif field is None:

@@ -181,7 +181,7 @@ class _Caches:
             return None
         path, known = self.known.setdefault(storage, (value.path, extent))
         if extent != known:
-            value.fault("storage_nbytes", f"{format_size(known)}, as {path} has it for the same storage,")
+            value.fault("storage_nbytes", f"{format_size(known)}, as {path} has it for the same storage")
         return extent
 
 

@@ -151,4 +151,6 @@ def _fields(spec: Spec, cache: CacheLayout) -> list[PageField]:
 
 def _state(index: int, part: Layout) -> PageField:
     shape, strides = ([at(size, 1) for size in sizes] for sizes in (part.shape[1:], map(raw, part.strides[1:])))
-    return PageField(f"state{index}", at(raw(part.offset), 1), at(part.inner_bytes, 1), part.dtype.name, _axes(shape, strides))
+    return PageField(
+        f"state{index}", at(raw(part.offset), 1), at(part.inner_bytes, 1), part.dtype.name, _axes(shape, strides)
+    )

@@ -6,6 +6,7 @@ and grain, contiguity, page bytes, strides and base.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import final
 
 from attrs import evolve, frozen
@@ -258,7 +259,7 @@ def _state_row(spec: StateSpec, row: Layout, blocks: Size) -> Result[CacheLayout
     return _state_cache(spec, (row,), pages, blocks, spec.content_bytes)
 
 
-def _state_list(
+def _state_list(  # noqa: C901 - one check after the other, in the order of the contract
     spec: StateSpec,
     entry: tuple[RegisteredTensor, ...],
     parts: tuple[Layout, ...],
@@ -287,7 +288,7 @@ def _state_list(
         return _error(
             Code.PAGE_BYTES_MISMATCH, f"states inside a page of {spec.page_bytes} bytes", f"one ends at {spans[-1][1]}"
         )
-    if any(left[1] > right[0] for left, right in zip(spans, spans[1:], strict=False)):
+    if any(left[1] > right[0] for left, right in pairwise(spans)):
         return _error(Code.PAGE_BYTES_MISMATCH, "states apart from each other", f"states at {spans}")
     strides = [raw(part.strides[0]) for part in parts]
     if blocks != 1 and len({str(stride) for stride in strides}) > 1:

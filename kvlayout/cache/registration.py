@@ -69,7 +69,7 @@ class Engine(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where an engine says pages are: block b of ``layers[l]`` at ``offset + l*layer_stride + b*block_stride``, in bytes."""
+    """Where pages are, in bytes: block b of ``layers[l]`` at ``offset + l*layer_stride + b*block_stride``."""
 
     layers: tuple[str, ...]
     size: Size | None

@@ -171,7 +171,8 @@ def _layers(plan: Plan, width: int) -> Table:
     table = _table([(head, False) for head in (heads if wide else (*heads[:2], "before -> after, pages, proved"))])
     rows = [(one, [_shapes(one), _lines(one.pages), _proof(one)]) for one in treatments(plan)]
     widest = max(len(line) for _, facts in rows for fact in facts for line in fact.plain.split("\n"))
-    room = min(max(width - 12 - widest * (3 if wide else 1), 28), 52)
+    needed = max(len(line) for one, _ in rows for line in _told(one))
+    room = min(max(width - 12 - widest * (3 if wide else 1), 28), max(needed, 12))
     table.columns[1].width = room
     for one, facts in rows:
         shown = facts if wide else [Text("\n").join(fact for fact in facts if fact)]
@@ -179,14 +180,20 @@ def _layers(plan: Plan, width: int) -> Table:
     return table
 
 
+def _told(one: Treatment) -> tuple[str, str, str]:
+    """Return the rule, the layers and the content, at full length."""
+    count = f"{counted(len(one.layers), 'layer')}: " if len(one.layers) > 1 else ""
+    return clean(one.title), count + names(one.layers), clean(one.content)
+
+
 def _treated(one: Treatment, room: int) -> Text:
     """Return the rule, the layers and the content, no line wider than the column."""
-    count = f"{counted(len(one.layers), 'layer')}: " if len(one.layers) > 1 else ""
-    name = names(one.layers)
-    lines = [f"{count}{name}"] if len(count) + len(name) <= room else [count, shortened(name, room)]
-    text = _line(shortened(clean(one.title), room), "cyan")
-    for line in filter(None, (*lines, clean(one.content))):
-        text.append(f"\n{line.strip()}", "default")
+    title, layers, content = _told(one)
+    count, _, name = layers.rpartition(": ") if len(one.layers) > 1 else ("", "", layers)
+    lines = [layers] if len(layers) <= room else [f"{count}:" if count else "", shortened(name, room)]
+    text = _line(shortened(title, room), "cyan")
+    for line in filter(None, (*lines, content)):
+        text.append(f"\n{line}", "default")
     return text
 
 

@@ -138,7 +138,7 @@ def _kind(spec: object) -> str | None:
         return None
 
 
-def plain(value: object) -> object:  # noqa: PLR0911 - one line a type
+def plain(value: object) -> object:
     """Return a value as JSON has it: names of enumerations and element types, pairs for fractions.
 
     >>> plain((Fraction(1, 4), float("inf"), {64: Ellipsis}))

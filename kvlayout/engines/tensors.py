@@ -65,7 +65,8 @@ def facts(kv_caches: LiveCaches) -> dict[str, Entry]:
     """
     elements: dict[object, tuple[str, int]] = {}
     storages: dict[object, tuple[int, int]] = {}
-    made, tensor_class = tuple.__new__, object
+    made, tensor_class, element = tuple.__new__, object, object()
+    name, itemsize = "", 1
     found: dict[str, Entry] = {}
     for layer, entry in cast("Mapping[str, _Concrete]", kv_caches).items():
         if type(entry) is not tensor_class:  # isinstance of a tensor takes 80 ns, and it is nearly always one
@@ -76,13 +77,16 @@ def facts(kv_caches: LiveCaches) -> dict[str, Entry]:
                 continue
             tensor_class = type(entry)
         dtype, offset = entry.dtype, entry.storage_offset()
-        try:  # what _one does, without the call: half of the layers' time would be calls
-            name, itemsize = elements[dtype]
+        if dtype is not element:  # neighbours are mostly alike
+            name, itemsize = elements.get(dtype) or _element(elements, entry)
+            element = dtype
+        try:  # what _one does, without the calls: half of the layers' time would be calls
             storage, nbytes = storages[entry.data_ptr() - offset * itemsize]
-        except Exception:  # noqa: BLE001 - the first of its kind; or no memory, where a tensor raises what its class likes
-            found[layer] = _one(entry, elements, storages)
+        except Exception:  # noqa: BLE001 - the first of its storage; or no memory, where a tensor raises what its class likes
+            storage, nbytes, shape = *_storage(storages, entry), tuple(entry.shape)
         else:
-            found[layer] = made(RegisteredTensor, (entry.shape, entry.stride(), offset, name, storage, nbytes))
+            shape = entry.shape  # a tuple with a longer name: a copy of it takes 100 ns
+        found[layer] = made(RegisteredTensor, (shape, entry.stride(), offset, name, storage, nbytes))
     return found
 
 
@@ -90,12 +94,15 @@ def _one(
     tensor: _Concrete, elements: dict[object, tuple[str, int]], storages: dict[object, tuple[int, int]]
 ) -> RegisteredTensor:
     """Return the facts of one tensor, entering its element type and its storage where they are new."""
-    dtype = tensor.dtype
-    if dtype not in elements:
-        elements[dtype] = plain_dtype(str(dtype)), tensor.element_size()
-    name, _ = elements[dtype]
+    name, _ = elements.get(tensor.dtype) or _element(elements, tensor)
     storage, nbytes = _storage(storages, tensor)
     return RegisteredTensor(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), name, storage, nbytes)
+
+
+def _element(elements: dict[object, tuple[str, int]], tensor: LiveTensor) -> tuple[str, int]:
+    """Return the name and the size of a tensor's elements, entering what is new."""
+    known = elements[tensor.dtype] = plain_dtype(str(tensor.dtype)), tensor.element_size()
+    return known
 
 
 def device_type(kv_caches: LiveCaches) -> str:

@@ -153,7 +153,7 @@ def bytes_page(cache: CacheLayout) -> Result[Proved, LayoutError]:
 
 
 def token_page(cache: CacheLayout, width: int, *, heads_first: bool | None) -> Result[Proved, LayoutError]:
-    """Show pages as T rows of ``width`` bytes: ``(N, T, 1, w)``, or ``(N, 1, T, w)``; planes are always ``(2, N, T, 1, w)``."""
+    """Show pages as T rows of ``width`` bytes: ``(N, T, 1, w)`` or ``(N, 1, T, w)``; planes ``(2, N, T, 1, w)``."""
     dtype = cache.source.dtype
     if heads_first is None:
         return missing_hint()

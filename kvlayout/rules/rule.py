@@ -192,7 +192,9 @@ def _expressible(name: str, proof: Proved, view: Layout, source: Layout) -> Resu
     if isinstance(typed, Err):
         return typed
     if view.element_strides() is None:
-        return Err(LayoutError(Code.DTYPE_MISALIGNED, expected=f"multiples of {view.dtype.itemsize} bytes", actual=shown))
+        return Err(
+            LayoutError(Code.DTYPE_MISALIGNED, expected=f"multiples of {view.dtype.itemsize} bytes", actual=shown)
+        )
     if not all(nonneg(raw(stride)) for stride in view.strides):
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected="strides of 0 or more", actual=shown))
     return Ok(proof)

@@ -211,6 +211,15 @@ def test_a_stride_that_is_a_product_of_two_block_counts_is_no_continuation() -> 
     assert canonical(modes) == ((1, 1, 1, 1), (2, 0, 1, 2))
 
 
+@pytest.mark.parametrize("slope", [-1, 1])
+def test_a_mode_is_continued_for_every_block_count_or_not_at_all(slope: int) -> None:
+    assert canonical([(2, 0, 4, slope), (4, 0, 1, 0)]) == ((4, 0, 1, 0), (2, 0, 4, slope))
+    assert canonical([(2, 0, 4, 3 + slope), (2, 3, 2, 0)]) == ((2, 3, 2, 0), (2, 0, 4, 3 + slope))
+    assert canonical([(2, 0, 4, 6), (2, 3, 2, 0)]) == ((4, 6, 2, 0),)
+    assert canonical([(2, 0, 4, 6 + slope), (2, 0, 2, 3)]) == ((2, 0, 2, 3), (2, 0, 4, 6 + slope))
+    assert canonical([(2, 0, 4, 6), (2, 0, 2, 3)]) == ((4, 0, 2, 3),)
+
+
 def test_refine_says_which_axis_is_no_subdivision() -> None:
     form = canonical([(2, 0, 128, 0), (96, 0, 1, 0)])
     assert refine(form, (2, 3, 32)) == (128, 32, 1)

@@ -78,6 +78,13 @@ def test_layouts_of_two_block_counts_are_compared_as_they_are() -> None:
     assert refuted(check_same(make((4, 2), (2, 1)), make((5, 2), (2, 1))))[1] == Witness(1, 8, None, 8)
 
 
+@pytest.mark.parametrize("slope", [-2, -1, 1, 2])
+def test_an_axis_that_continues_another_with_one_block_only_is_no_part_of_it(slope: int) -> None:
+    view, whole = make((3, 2, 4), (size(8, slope), 4, 1)), make((3, 8), (8, 1))
+    assert refuted(check_same(whole, view))[1] == Witness(2, 8, 8, 8 + slope)
+    assert refuted(check_same(view, whole))[1] == Witness(2, 8, 8 + slope, 8)
+
+
 def test_the_same_layouts_have_no_witness() -> None:
     layout = make((4, 2), (2, 1))
     assert refuting.unlike(layout, layout) == Undecided("same", "no block count tells the layouts apart")
@@ -237,6 +244,12 @@ def test_grain_counts_blocks_and_states() -> None:
     assert refuted(kernel.grain(paged, N, None)) == ("17n blocks, not 1n", Witness(1, 2, None, 2))
     assert isinstance(kernel.grain(make((N, 4), (4, 1)), N, None), Proved)
     assert refuted(kernel.grain(make((N, 4), (4, 1)), N, 4)) == ("None states, not 4", Witness(1, 0, 0, None))
+
+
+def test_grain_compares_numbers_and_not_objects() -> None:
+    view = make((size(1, 1), int("1000")), (1000, 1), 0, 1, (B, T))
+    assert isinstance(kernel.grain(view, size(1, 1), int("1000")), Proved)
+    assert isinstance(kernel.grain(view, N, 1000), Proved)
 
 
 def test_grain_of_a_known_count_shows_it_at_that_count() -> None:
@@ -434,9 +447,7 @@ def test_good_pairs_of_a_bad_fibre_are_not_named() -> None:
 def test_what_own_would_not_prove_is_no_track(track: Track, blocks: Size) -> None:
     """A page that its stride does not hold meets its own next block; fibre does not go on from there."""
     verdict = kernel.fibre([track, Track(100, 8, 8, ONE)], blocks)
-    assert undecided(verdict) == "a page that its block stride does not hold"
-    assert isinstance(verdict, Undecided)
-    assert verdict.tracks == (track, track)
+    assert verdict == Undecided("fibre", "a page that its block stride does not hold", (track, track))
     others = [Track(100, 8, 8, ONE), Track(101, 8, 8, ONE)]
     assert [item.tracks for item in refuting.overlaps([track, *others], blocks)] == [(track, track), tuple(others)]
 

@@ -385,7 +385,10 @@ def test_storages_may_have_other_sizes_but_must_hold_the_views() -> None:
 
 
 def test_layers_that_were_apart_and_share_a_storage_now() -> None:
-    apart = document([group(["a", "b"], KV)], {"a": tensor([3, 2, 64, 16], storage=0), "b": tensor([3, 2, 64, 16], order=(0, 2, 1, 3), storage=1)})
+    apart = document(
+        [group(["a", "b"], KV)],
+        {"a": tensor([3, 2, 64, 16], storage=0), "b": tensor([3, 2, 64, 16], order=(0, 2, 1, 3), storage=1)},
+    )
     together = copy.deepcopy(apart)
     together["caches"]["b"]["storage"] = 0
     with pytest.raises(LayoutErrors) as caught:
@@ -404,7 +407,11 @@ def test_a_plan_for_any_number_is_applied_to_the_tensors_of_one(blocks: int) -> 
         other = direct[name]
         assert isinstance(view, torch_.Tensor)
         assert isinstance(other, torch_.Tensor)
-        assert (view.shape, view.stride(), view.storage_offset()) == (other.shape, other.stride(), other.storage_offset())
+        assert (view.shape, view.stride(), view.storage_offset()) == (
+            other.shape,
+            other.stride(),
+            other.storage_offset(),
+        )
 
 
 def registered_unknown(made: Json) -> Plan:
@@ -474,7 +481,13 @@ def test_what_is_no_plan_is_a_bad_document(text: str | bytes) -> None:
 
 def test_parts_of_a_plan_that_are_broken() -> None:
     good = json.loads(planned(one(KV, tensor([3, 2, 64, 16]))).plan.to_json())
-    for key, value in (("registration", 3), ("registration", {}), ("layers", []), ("groups", {}), ("presentation", "x")):
+    for key, value in (
+        ("registration", 3),
+        ("registration", {}),
+        ("layers", []),
+        ("groups", {}),
+        ("presentation", "x"),
+    ):
         result = Plan.from_json(json.dumps(good | {key: value}))
         assert isinstance(result, Err), key
         assert {error.code for error in result.error.errors} == {Code.BAD_DOCUMENT}

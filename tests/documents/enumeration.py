@@ -115,9 +115,11 @@ def read_rows(spec: Json, tensor: Json) -> Read:
     shape, strides = tensor["shape"], tensor["stride"]
     states = states_of(spec)
     block, row, plane = 0, 2, None
-    if len(shape) == 3 or (len(shape) == 4 and "MLA" in spec["type"] and shape[2] == 1 != shape[1]):
-        row = 1
-    elif len(shape) == 4 and spec["fields"].get("tq_slot_size") and shape[1] == states:
+    if (
+        len(shape) == 3
+        or (len(shape) == 4 and "MLA" in spec["type"] and shape[2] == 1 != shape[1])
+        or (len(shape) == 4 and spec["fields"].get("tq_slot_size") and shape[1] == states)
+    ):
         row = 1
     elif len(shape) == 5:
         first = shape[0] == 2 and (shape[1] != 2 or strides[0] < strides[1])

@@ -358,14 +358,26 @@ def summary(made: Json) -> Json:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (KV, {"block_tokens": 64, "states_per_block": 64, "page_bytes": 4096, "payload_bytes": 4096, "compress_ratio": 1}),
+        (
+            KV,
+            {
+                "block_tokens": 64,
+                "states_per_block": 64,
+                "page_bytes": 4096,
+                "payload_bytes": 4096,
+                "compress_ratio": 1,
+            },
+        ),
         (attention(page=5000), {"page_bytes": 5000, "payload_bytes": 4096}),
         (attention(states=16, tokens_per_state=4), {"block_tokens": 64, "states_per_block": 16, "compress_ratio": 4}),
         (attention(states=256, tokens_per_state=[1, 4]), {"states_per_block": 256, "compress_ratio": [1, 4]}),
         (attention(name="SlidingWindowSpec", sliding_window=32), {"window_tokens": 32, "recurrent": False}),
         (KV, {"window_tokens": None, "recurrent": False, "draft": False, "kind": "full_attention"}),
         (ROWS, {"page_bytes": 3072, "kind": "mla_attention", "states_per_block": 64}),
-        (STATE, {"block_tokens": 64, "states_per_block": 1, "page_bytes": 1024, "payload_bytes": 112, "recurrent": True}),
+        (
+            STATE,
+            {"block_tokens": 64, "states_per_block": 1, "page_bytes": 1024, "payload_bytes": 112, "recurrent": True},
+        ),
         (STATE, {"compress_ratio": None, "window_tokens": None, "kind": "mamba"}),
         (named(KV, "CircularBufferSpec") | {"derived": {}}, {"states_per_block": None, "fingerprint": None}),
     ],
@@ -471,7 +483,9 @@ def test_a_state_page_is_the_same_as_a_list_and_as_a_row() -> None:
 
 
 def test_a_row_whose_states_nobody_can_measure_is_one_part() -> None:
-    strange = mamba(shapes=[[16]], dtypes=["float7"], page=64) | {"derived": {"page_size_bytes": 64, "state_content_size_bytes": 32}}
+    strange = mamba(shapes=[[16]], dtypes=["float7"], page=64) | {
+        "derived": {"page_size_bytes": 64, "state_content_size_bytes": 32}
+    }
     page = planned(one(strange, state_row(strange, 3, row=64)), "bytes").plan.layers["a"].page
     assert page is not None
     assert [field[:3] for field in page.fields] == [("state", 0, 32), ("pad", 32, 32)]

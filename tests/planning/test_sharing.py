@@ -158,7 +158,15 @@ def test_groups_overlay_each_other_in_a_fibre() -> None:
 def test_planes_that_lie_apart_are_two_windows() -> None:
     planes = tensor([2, 3, 64, 2, 8])
     groups = [group(["a"], KV), group(["m"], mamba(page=2048))]
-    for base, met in ((0, False), (6144, False), (12288, False), (2048, True), (7168, True), (4096, True), (11264, True)):
+    for base, met in (
+        (0, False),
+        (6144, False),
+        (12288, False),
+        (2048, True),
+        (7168, True),
+        (4096, True),
+        (11264, True),
+    ):
         row = state_row(mamba(page=2048), 3, base=base)
         found = [(error.code, error.layers) for error in planned(document(groups, {"a": planes, "m": row})).errors]
         assert found == ([(Code.PAGE_OVERLAP, ("a", "m"))] if met else []), base
@@ -201,7 +209,11 @@ def test_any_number_of_blocks(offset: str, met: bool) -> None:
     first, second = tensor([3, 64, 24]), tensor([3, 64, 24])
     first |= {"shape": ["n", 64, 24]}
     second |= {"shape": ["n", 64, 24], "storage_offset": offset_in_elements(offset)}
-    made = document([group(["a"], rows), group(["b"], latent(block=64, head=24, name="SlidingWindowMLASpec"))], {"a": first, "b": second}, None)
+    made = document(
+        [group(["a"], rows), group(["b"], latent(block=64, head=24, name="SlidingWindowMLASpec"))],
+        {"a": first, "b": second},
+        None,
+    )
     codes = [error.code for error in planned(made).errors]
     assert codes == ([Code.PAGE_OVERLAP] if met and offset != "0+0n" else [])
 

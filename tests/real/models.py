@@ -43,7 +43,9 @@ def groups_of(model: str) -> list[tuple[dict[str, KVCacheSpec], int | None]]:
         return made("MambaSpec", block_size=block, shapes=shapes, dtypes=dtypes, **more)
 
     def latent(**fields: Any) -> KVCacheSpec:
-        return made("MLAAttentionSpec", **{"block_size": 128, "num_kv_heads": 1, "head_size": 48, "dtype": bf16} | fields)
+        return made(
+            "MLAAttentionSpec", **{"block_size": 128, "num_kv_heads": 1, "head_size": 48, "dtype": bf16} | fields
+        )
 
     def uniform(specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
         found = interface.UniformTypeKVCacheSpecs.from_specs(specs)
@@ -102,7 +104,9 @@ def allocate(model: str, layout: str, kernel: int | None, blocks: int = 3) -> Al
         kernels.append(first.block_size if block is None or kernel is None else kernel)
     vllm = SimpleNamespace(
         cache_config=SimpleNamespace(
-            get_resolved_kv_cache_layout=lambda: order, num_gpu_blocks_override=blocks, prefix_cache_retention_interval=None
+            get_resolved_kv_cache_layout=lambda: order,
+            num_gpu_blocks_override=blocks,
+            prefix_cache_retention_interval=None,
         ),
         attention_config=SimpleNamespace(hisparse_config=None),
     )

@@ -93,7 +93,12 @@ def test_latent_tiles(shape: tuple[int, ...]) -> None:
     import torch
 
     state = made(
-        "MambaSpec", block_size=128, shapes=((4, 16),), dtypes=(torch.float32,), page_size_padded=12288, mamba_cache_mode="all"
+        "MambaSpec",
+        block_size=128,
+        shapes=((4, 16),),
+        dtypes=(torch.float32,),
+        page_size_padded=12288,
+        mamba_cache_mode="all",
     )
     latent = made("MLAAttentionSpec", block_size=128, num_kv_heads=1, head_size=48, dtype=torch.bfloat16)
     row = torch.zeros(3, 12288, dtype=torch.int8).as_strided((3, 1, 1, 256), (12288, 256, 256, 1))

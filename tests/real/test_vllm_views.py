@@ -29,7 +29,7 @@ def allocated(model: str, layout: str, kernel: int | None, blocks: int = 3) -> A
     """Let vLLM allocate, or skip what it does not do itself: the cases below say which these are."""
     try:
         return allocate(model, layout, kernel, blocks)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # the latter where its own check of dense blocks is passed by chance
         assert refused_by_vllm(model, layout, kernel), error
         pytest.skip("vLLM refuses it")
 
@@ -46,9 +46,10 @@ def refused_by_vllm(model: str, layout: str, kernel: int | None) -> bool:
 
 
 def separates_heads(model: str, layout: str) -> bool:
-    """Tell whether the blocks of one head lie together, with more than one head or layer between them."""
+    """Tell whether the heads of a block are not together: there is more than one, and blocks or layers lie between."""
     one_head = model in ("kimi-linear", "deepseek", "deepseek-v3.2")
-    return layout in ("LHBNC", "BHLNC") and not one_head
+    one_layer = model == "qwen3-next in small groups"
+    return not one_head and (layout == "LHBNC" or (layout == "BHLNC" and not one_layer))
 
 
 def applied(live: Allocated, layout: str, **options: Any) -> kvlayout.applying.Applied:  # type: ignore[name-defined]
@@ -88,8 +89,8 @@ def test_what_vllm_writes_we_read_and_nothing_else(model: str, layout: str, kern
             applied(live, layout, presentation=form)
         assert {error.code for error in caught.value.errors} == {Code.UNSUPPORTED_LAYOUT}
         return
-    if form == "lmcache" and layout not in HINTS and (kernel or model == "kimi-linear"):
-        pytest.skip("no hint: see the test of one head")
+    if form == "lmcache" and layout not in HINTS and model in ("kimi-linear", "qwen3-next in small groups"):
+        pytest.skip("no hint for the rows of states: see the test of one head")
     result = applied(live, layout, presentation=form)
     torch.manual_seed(0)
     for layer, cache in live.caches.items():
@@ -108,7 +109,9 @@ def test_what_vllm_writes_we_read_and_nothing_else(model: str, layout: str, kern
             assert payload <= mine.numel() <= page
             if meant and live.kernel_pages[layer] == 1:
                 assert torch.equal(mine, data)
-            assert torch.equal(mine.sort().values, sorted_with_poison(data, mine.numel()))
+            padding = torch.zeros(256, dtype=torch.int64)
+            padding[POISON] = mine.numel() - payload
+            assert torch.equal(mine.bincount(minlength=256), data.bincount(minlength=256) + padding)
             # written back through our view, the pool is as vLLM left it: no byte of a neighbour was in the block
             before = live.pool.clone()
             live.pool.fill_(POISON)
@@ -122,13 +125,6 @@ def test_what_vllm_writes_we_read_and_nothing_else(model: str, layout: str, kern
             assert int(changed.min()) == start
             assert int(changed.max()) < start + page
         assert cache.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
-
-
-def sorted_with_poison(data: Tensor, size: int) -> Tensor:
-    import torch
-
-    rest = torch.full((size - data.numel(),), POISON, dtype=torch.uint8)
-    return torch.cat([data, rest]).sort().values
 
 
 @pytest.mark.parametrize("layout", ["LHBNC", "BHLNC"])
@@ -205,8 +201,13 @@ def test_a_layer_that_shares_the_cache_of_another_shares_its_view(model: str) ->
     names = list(live.caches)
     shared: Any = {"first": live.caches[names[-1]], **live.caches, "last": live.caches[names[0]]}
     views = kvlayout.plan_then_apply(live.config, shared, {"kv_layout": "NHD"}).views
-    assert views["first"] is views[names[-1]]
-    assert views["last"] is views[names[0]]
+    # groups may overlay each other with equal tensors, and the first layer of those is what the alias is of
+    for alias, name in (("first", names[-1]), ("last", names[0])):
+        tensor = live.caches[name]
+        equal = [
+            n for n in names if (live.caches[n].shape, live.caches[n].data_ptr()) == (tensor.shape, tensor.data_ptr())
+        ]
+        assert views[alias] is views[equal[0]]
 
 
 def test_a_dump_of_the_live_engine_plans_the_same() -> None:

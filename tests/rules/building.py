@@ -194,7 +194,9 @@ def planned(made: Json, form: Form = "lmcache", rules: Registry | None = None) -
     return attempt(registered(made), presentation=form, rules=rules)
 
 
-def codes(made: Json, form: Form = "lmcache", rules: Registry | None = None) -> list[tuple[str, int | None, str | None]]:
+def codes(
+    made: Json, form: Form = "lmcache", rules: Registry | None = None
+) -> list[tuple[str, int | None, str | None]]:
     """Return code, group and layer of every error."""
     return [(error.code.value, error.group, error.layer) for error in planned(made, form, rules).errors]
 

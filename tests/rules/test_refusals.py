@@ -225,7 +225,9 @@ def test_a_hint_is_missed_only_by_layers_that_need_one() -> None:
     }
     groups = [group([name], spec) for name, (spec, _) in layers.items()]
     made = document(groups, {name: cache for name, (_, cache) in layers.items()}, hint=None)
-    assert codes(made) == [("missing-layout-hint", i, name) for i, name in enumerate(layers) if name in ("fused", "row", "list", "rank5")]
+    assert codes(made) == [
+        ("missing-layout-hint", i, name) for i, name in enumerate(layers) if name in ("fused", "row", "list", "rank5")
+    ]
     assert codes(made, form="bytes") == []
     assert codes(made | {"kv_cache_layout": "LBNHC"}) == []
 
@@ -427,7 +429,10 @@ LIST: list[Change] = [
     ("page-not-contiguous", lambda made: tensors(made)[1].update(stride=[256, 8, 1])),
     ("page-bytes-mismatch", set_page(64)),
     ("state-stride-mismatch", lambda made: tensors(made)[1]["stride"].__setitem__(0, 500)),
-    ("state-not-at-page-base", lambda made: [t.update(storage_offset=t["storage_offset"] + 16) for t in tensors(made)] and None),
+    (
+        "state-not-at-page-base",
+        lambda made: [t.update(storage_offset=t["storage_offset"] + 16) for t in tensors(made)] and None,
+    ),
     ("storage-overrun", set_storage(100)),
 ]
 ROW: list[Change] = [

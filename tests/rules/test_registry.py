@@ -33,8 +33,21 @@ from kvlayout.rules import builtin
 from kvlayout.rules.builtin import BUILTIN, installed
 from kvlayout.rules.presentation import Presentation, bytes_page, prove_view, refused
 from kvlayout.rules.rule import NoMatch, Outcome, Registry, Rule, rule
-from tests.rules.building import attention, code, codes, document, group, latent, mamba, one, planned, registered
-from tests.rules.building import state_row, tensor, view
+from tests.rules.building import (
+    attention,
+    code,
+    codes,
+    document,
+    group,
+    latent,
+    mamba,
+    one,
+    planned,
+    registered,
+    state_row,
+    tensor,
+    view,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,7 +252,10 @@ def test_a_view_that_no_tensor_can_be() -> None:
     assert code(odd, rules=answering(doubles)) == "dtype-misaligned"
     for name in ("int7", "int8"):
         made = DType(name, 2)
-        assert code(FUSED, rules=answering(lambda c, d=made: proved(shaped(c, (3, 2048), (4096, 2), dtype=d), c))) == "unknown-dtype"
+        assert (
+            code(FUSED, rules=answering(lambda c, d=made: proved(shaped(c, (3, 2048), (4096, 2), dtype=d), c)))
+            == "unknown-dtype"
+        )
 
 
 def test_an_offset_that_the_view_s_type_does_not_divide() -> None:
