@@ -44,7 +44,6 @@ class _Step(NamedTuple):
     element: dtype | None
     extents: tuple[int, ...]
     strides: tuple[int, ...]
-    itemsize: int
 
 
 @final
@@ -164,24 +163,38 @@ def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[
 
 
 def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
-    """Prove each distinct shape once more as it is about to be made, then make one view a layer."""
+    """Prove each distinct shape once more as it is about to be made, then make one view a layer.
+
+    A view starts where its tensor does, and ``as_strided`` is quicker where that is not said again.
+    """
     views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
-    for layer, _, shape, base in plan.placed:
+    for layer, _, shape, _ in plan.placed:
         step = steps.get(shape)
         if step is None:
             step = steps[shape] = _step(shape, plan.blocks)
-        same, listed, element, extents, strides, itemsize = step
+        same, listed, element, extents, strides = step
         if same:
             continue
         cache = views[layer]
         tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
-        if element is not None:
-            tensor = tensor.view(element)
-        views[layer] = tensor.as_strided(extents, strides, (base if type(base) is int else at(base, 1)) // itemsize)
-    for alias, target in plan.aliases.items():
-        views[alias] = views[target]
+        if element is None:
+            views[layer] = tensor.as_strided(extents, strides)
+        elif tensor.stride(-1) == 1:
+            views[layer] = tensor.view(element).as_strided(extents, strides)
+        else:  # torch views another type only along a dense last axis, so the page is laid out first
+            views[layer] = _retyped(tensor, element, extents, strides)
+    if plan.aliases:  # of a layer that is excluded, an alias keeps its own object
+        placed = {one.layer for one in plan.placed}
+        views |= {alias: views[target] for alias, target in plan.aliases.items() if target in placed}
     return views
+
+
+def _retyped(tensor: Tensor, element: dtype, extents: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    """Make a view of another type of a tensor whose last axis is not dense: the ``as_strided`` first, then the type."""
+    old, new = tensor.element_size(), element.itemsize
+    wide = (*extents[:-1], extents[-1] * new // old)
+    return tensor.as_strided(wide, (*(stride * new // old for stride in strides[:-1]), 1)).view(element)
 
 
 def _step(shape: Shape, blocks: Size | None) -> _Step:
@@ -196,4 +209,4 @@ def _step(shape: Shape, blocks: Size | None) -> _Step:
         raise LayoutErrors((refused(verdict),))
     extents, steps = (tuple(at(size, 1) for size in sizes) for sizes in (view.shape, strides))
     element = None if view.dtype == cache.source.dtype else getattr(import_module("torch"), view.dtype.name)
-    return _Step(shape.same, cache.listed, element, extents, steps, view.dtype.itemsize)
+    return _Step(shape.same, cache.listed, element, extents, steps)

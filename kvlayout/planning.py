@@ -10,9 +10,9 @@ facts, one look-up and its own place in the storage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from attrs import evolve
 
@@ -33,17 +33,21 @@ from kvlayout.cache.spec import (
 )
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.placing import misplaced, misplaced_by, places_of, shape_of
-from kvlayout.plans import Disposition, Placed, Plan, Shape
+from kvlayout.plans import Disposition, Placed, Plan, Shape, Windows
 from kvlayout.rules.builtin import installed
 from kvlayout.rules.presentation import Form, Presentation
 from kvlayout.rules.rule import Registry
 
 __all__ = ["Attempt", "attempt", "plan", "validate"]
 
+#: The shape of a layer (none where it is not proved), where it starts, what is wrong with it, and what it owns there.
+_Seat: TypeAlias = tuple[Shape | None, Size, LayoutError | None, tuple[Size, Windows]]
+
 _KEEPS_STATE: Final = ("align", "all")
 #: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
 _ENOUGH: Final = 10_000
 _UNPROVED: Final = LayoutError(Code.RULE_NOT_PROVED)
+_NOWHERE: Final[_Seat] = (None, 0, _UNPROVED, (0, ()))
 
 
 class Attempt(NamedTuple):
@@ -183,6 +187,13 @@ def _itemsize(tensor: RegisteredTensor) -> int:
     return dtype.itemsize if dtype else 1
 
 
+class _Meeting(NamedTuple):
+    """Where two groups meet: the first place found, and all windows (storage, start, stride, bytes, group) in it."""
+
+    found: Refuted | Undecided
+    windows: set[tuple[int, Size, Size, int, int]]
+
+
 class _Survey:
     """One pass over a registration, collecting what was proved and what was refused."""
 
@@ -196,14 +207,17 @@ class _Survey:
         self.places = places_of(registration)
         self.caches = registration.caches
         self.shapes: dict[tuple[object, ...], Shape | LayoutError] = {}
-        self.seats: dict[tuple[int, Size, Shape], set[int] | LayoutError] = {}
+        #: What the first layer of each storage owns there, and the storages of which another one owns something else.
+        self.owned: dict[int, tuple[Size, Windows]] = {}
+        self.crowded: set[int] = set()
 
     def take(self, index: int, group: Group, word: str) -> None:
         """Take the layers of one group."""
-        fresh = [layer for layer in dict.fromkeys(group.layers) if layer not in self.owners]
-        if len(fresh) < len(group.layers):
+        fresh = dict.fromkeys(group.layers, index)
+        if len(fresh) < len(group.layers) or not self.owners.keys().isdisjoint(fresh):
             self._twice(index, group, word)
-        self.owners.update(dict.fromkeys(fresh, index))
+            fresh = {layer: index for layer in fresh if layer not in self.owners}
+        self.owners.update(fresh)
         if word == "served":
             self._place(index, fresh, group.spec, group.leaves)
         elif word == "excluded":
@@ -219,14 +233,13 @@ class _Survey:
                 self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
             seen.add(layer)
 
-    def _place(  # noqa: C901 - one loop, in line, since it is the path of every layer
-        self, index: int, layers: Sequence[str], shared: Spec, leaves: Mapping[str, Spec]
-    ) -> None:
-        """Place the layers of a served group. The path of every layer: its facts, one look-up, its own place."""
-        caches, places, seats, placed, make = self.caches, self.places, self.seats, self.placed, tuple.__new__
+    def _place(self, index: int, layers: Iterable[str], shared: Spec, leaves: Mapping[str, Spec]) -> None:
+        """Place the layers of a served group. The path of every layer: its facts, a comparison, its own place."""
+        caches, places, placed, owned, make = self.caches, self.places, self.placed, self.owned, tuple.__new__
         spec, stride = shared, None
-        shape: Shape | LayoutError = _UNPROVED
-        key: tuple[object, ...] = ()
+        last: tuple[object, ...] = ()
+        shape, base, fault, window = _NOWHERE
+        met: set[int] = set()
         for layer in layers:
             entry = caches.get(layer)
             if entry is None:
@@ -236,33 +249,34 @@ class _Survey:
                 spec = leaves.get(layer, shared)
             if places:
                 stride = next((place.block_stride for place in places.get(layer, ())), None)
-            last = key
             if type(entry) is RegisteredTensor:
-                sizes, strides, offset, dtype, storage, _ = first = entry
-                key = (spec, sizes, strides, dtype, stride)
+                sizes, strides, offset, dtype, storage, nbytes = entry
+                facts: tuple[object, ...] = (spec, sizes, strides, dtype, stride, offset, nbytes)
             else:
-                first = entry[0]
-                offset, storage = first.offset, first.storage
-                key = (spec, _relative(entry), stride)
-            if key != last:  # neighbours in a group are mostly alike, and specs the same object
-                shape = self._prove(key, spec, entry, stride)
-            if isinstance(shape, LayoutError):
-                self.errors.append(evolve(shape, group=index, layer=layer))
+                _, _, offset, _, storage, nbytes = entry[0]
+                facts = (spec, _relative(entry), stride, offset, nbytes)
+            if facts != last:  # neighbours in a group are mostly alike but for their storage, and specs the same object
+                shape, base, fault, window = self._seat(facts, spec, entry, stride)
+                last = facts
+            error = fault
+            if places and shape is not None:
+                error = misplaced_by(places.get(layer, ()), shape, base, self.blocks) or fault
+            if shape is None or error is not None:
+                self.errors.append(evolve(error or _UNPROVED, group=index, layer=layer))
                 continue
-            base = offset * shape.itemsize
-            groups: set[int] | LayoutError | None = None  # in this place, or why none may be
-            if places:
-                groups = misplaced_by(places.get(layer, ()), shape, base, self.blocks)
-            if groups is None:
-                seat = (storage, base, shape)
-                groups = seats.get(seat)
-                if groups is None:  # further layers in the same place, of other groups, have the same answer
-                    groups = seats[seat] = misplaced(shape, base, first, self.blocks) or set()
-            if isinstance(groups, LayoutError):
-                self.errors.append(evolve(groups, group=index, layer=layer))
-                continue
-            groups.add(index)
+            if storage in met or owned.setdefault(storage, window) != window:
+                self.crowded.add(storage)
+            met.add(storage)
             placed.append(make(Placed, (layer, index, shape, base)))
+
+    def _seat(self, facts: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> _Seat:
+        """Return the shape that a layer's facts have, where it starts, what is wrong with it, and what it owns there."""
+        shape = self._prove(facts[:-2], spec, entry, stride)  # all but where, and in how large a storage
+        if isinstance(shape, LayoutError):
+            return None, 0, shape, (0, ())
+        first = entry if type(entry) is RegisteredTensor else entry[0]
+        base = first.offset * shape.itemsize
+        return shape, base, misplaced(shape, base, first, self.blocks), (base, shape.windows)
 
     def _prove(self, key: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
         """Prove a shape, or return the proof that an equal spec with equal facts has."""
@@ -273,12 +287,22 @@ class _Survey:
         return found
 
     def share_storages(self) -> None:
-        """Prove that layers on one storage keep out of each other's blocks, or name the groups that do not."""
+        """Prove that layers on one storage keep out of each other's blocks, or name the groups that do not.
+
+        Layers of different groups may overlay each other; so where all layers of a storage own one and the same
+        window, and are of as many groups, there is nothing to prove.
+        """
+        crowded = self.crowded.union(storage for storage, (_, windows) in self.owned.items() if len(windows) > 1)
+        if not crowded:
+            return
+        seats: dict[tuple[int, Size, Shape], set[int]] = {}
+        for layer, index, shape, base in self.placed:
+            storage = self._storage(layer)
+            if storage in crowded:
+                seats.setdefault((storage, base, shape), set()).add(index)
         windows: dict[tuple[int, Size, Size, int], set[int]] = {}
         tracks: dict[int, list[Track]] = {}
-        for (storage, base, shape), groups in self.seats.items():
-            if not isinstance(groups, set):
-                continue
+        for (storage, base, shape), groups in seats.items():
             for start, stride, page in shape.windows:
                 window = (storage, base + start, stride, page)
                 sharers = windows.get(window)
@@ -291,47 +315,43 @@ class _Survey:
         crowds: dict[int, list[tuple[int, Size, Size, int]]] = {}
         for window in windows:
             crowds.setdefault(window[0], []).append(window)
+        meetings: dict[tuple[int, int], _Meeting] = {}
         for storage, crowd in crowds.items():
             if len(crowd) > 1 or storage in tracks:
                 parts = [Track(*window[1:], frozenset(windows[window])) for window in crowd]
-                self._meetings(storage, parts + tracks.get(storage, []))
+                self._meet(storage, parts + tracks.get(storage, []), meetings)
+        self.errors += [self._overlap(pair, meeting) for pair, meeting in meetings.items()]
 
-    def _meetings(self, storage: int, tracks: list[Track]) -> None:
-        found: dict[tuple[int, int], tuple[Refuted | Undecided, set[Track]]] = {}
-        for meeting in islice(overlaps(tracks, self.blocks), _ENOUGH):
-            x, y = meeting.tracks
-            for pair in {(min(g, h), max(g, h)) for g in x.groups for h in y.groups}:
-                alone = [x._replace(groups=frozenset(pair[:1])), y._replace(groups=frozenset(pair[1:]))]
-                flipped = [x._replace(groups=frozenset(pair[1:])), y._replace(groups=frozenset(pair[:1]))]
-                if (pair[0] in x.groups and any(overlaps(alone, self.blocks))) or (
-                    pair[1] in x.groups and any(overlaps(flipped, self.blocks))
-                ):
-                    found.setdefault(pair, (meeting, set()))[1].update((x, y))
-        for pair, (meeting, parts) in found.items():
-            windows = {(track.base, track.stride) for track in parts}
-            layers = tuple(
-                placed.layer
-                for placed in self.placed
-                if placed.group in pair
-                and self._storage(placed.layer) == storage
-                and any(
-                    (placed.base + start, placed.shape.cache.pages.stride) in windows
-                    for start in placed.shape.cache.pages.bases
-                )
+    def _meet(self, storage: int, tracks: list[Track], meetings: dict[tuple[int, int], _Meeting]) -> None:
+        """Note, for each pair of groups, the first meeting on this storage and every window that takes part in one."""
+        for found in islice(overlaps(tracks, self.blocks), _ENOUGH):
+            x, y = found.tracks
+            for g, h in {(g, h) for g in x.groups for h in y.groups}:
+                alone = (x._replace(groups=frozenset((g,))), y._replace(groups=frozenset((h,))))
+                if any(overlaps(alone, self.blocks)):
+                    meeting = meetings.setdefault((min(g, h), max(g, h)), _Meeting(found, set()))
+                    meeting.windows.update(((storage, *x[:3], g), (storage, *y[:3], h)))
+
+    def _overlap(self, pair: tuple[int, int], meeting: _Meeting) -> LayoutError:
+        """Return the one error of a pair of groups, with the layers that take part."""
+        first, second = pair
+        layers = tuple(
+            placed.layer
+            for placed in self.placed
+            if placed.group in pair
+            and any(
+                (self._storage(placed.layer), placed.base + start, stride, page, placed.group) in meeting.windows
+                for start, stride, page in placed.shape.windows
             )
-            witness = meeting.witness if isinstance(meeting, Refuted) else None
-            self.errors.append(
-                LayoutError(
-                    Code.PAGE_OVERLAP,
-                    group=pair[0],
-                    expected="bytes of its own for each block id in use",
-                    actual=meeting.reason
-                    if pair[0] == pair[1]
-                    else f"{meeting.reason} (groups {pair[0]} and {pair[1]})",
-                    witness=witness,
-                    layers=layers,
-                ),
-            )
+        )
+        return LayoutError(
+            Code.PAGE_OVERLAP,
+            group=first,
+            expected="bytes of its own for each block id in use",
+            actual=meeting.found.reason + ("" if first == second else f" (groups {first} and {second})"),
+            witness=meeting.found.witness if isinstance(meeting.found, Refuted) else None,
+            layers=layers,
+        )
 
     def _storage(self, layer: str) -> int:
         entry = self.registration.caches[layer]
@@ -340,7 +360,7 @@ class _Survey:
     def match_unlisted(self) -> dict[str, str]:
         """Return the aliases: caches in no group whose tensors are those of a listed layer."""
         caches = self.registration.caches
-        if len(caches) == len(self.owners) and all(layer in self.owners for layer in caches):
+        if caches.keys() <= self.owners.keys():
             return {}
         placed = {one.layer: one for one in self.placed}
         listed: dict[Entry, list[str]] = {}

@@ -38,6 +38,7 @@ __all__ = [
     "Semantic",
     "Shape",
     "Verdict",
+    "Windows",
     "packing",
 ]
 
@@ -63,6 +64,9 @@ class Opaque:
 
 Content: TypeAlias = Semantic | Opaque
 
+#: Intervals that a layer owns: start from its first byte, block stride, bytes.
+Windows: TypeAlias = tuple[tuple[Size, Size, int], ...]
+
 
 @final
 @frozen(eq=False)
@@ -80,7 +84,7 @@ class Shape:
         reach: bytes from the layer's first byte to the end of its last page in the view.
         itemsize: bytes of an element of the registered tensor (the first of a list).
         simple: a layer's place can be judged by its storage size alone.
-        windows: the intervals that the layer owns: start from its first byte, block stride, bytes.
+        windows: the intervals that the layer owns.
     """
 
     spec: Spec
@@ -93,7 +97,7 @@ class Shape:
     reach: Size
     itemsize: int
     simple: bool
-    windows: tuple[tuple[Size, Size, int], ...]
+    windows: Windows
 
 
 class Placed(NamedTuple):

@@ -139,12 +139,7 @@ def _rows(made: type[_Rowed], head: _Common, read: Fields) -> _Rowed:
     tokens, rows = read.ratio(head.block_size)
     latent = made is LatentSpec
     heads = read.number("derived.num_heads", "num_head_slots", "num_kv_heads", least=1) or 1
-    states = max(head.block_size * rows // tokens, 1)
-    declared = read.number("derived.num_states", least=1)
-    if declared is not None and declared != states:  # either number could be the wrong one
-        raise FieldError(
-            "derived.num_states", f"{states}: {head.block_size} tokens at {tokens} for {rows} states", declared
-        )
+    states = read.number("derived.num_states", least=1) or max(head.block_size * rows // tokens, 1)
     head_size = read.number("head_size") or 0
     head_size_v = read.number("head_size_v")
     if head_size_v is None:

@@ -81,11 +81,13 @@ def facts(kv_caches: LiveCaches) -> dict[str, Entry]:
             name, itemsize = elements.get(dtype) or _element(elements, entry)
             element = dtype
         try:  # what _one does, without the calls: half of the layers' time would be calls
-            storage, nbytes = storages[entry.data_ptr() - offset * itemsize]
-        except Exception:  # noqa: BLE001 - the first of its storage; or no memory, where a tensor raises what its class likes
-            storage, nbytes, shape = *_storage(storages, entry), tuple(entry.shape)
-        else:
-            shape = entry.shape  # a tuple with a longer name: a copy of it takes 100 ns
+            known = storages.get(entry.data_ptr() - offset * itemsize)
+        except Exception:  # noqa: BLE001 - no memory, where a tensor raises what its class likes
+            known = None
+        shape = entry.shape  # a tuple with a longer name: a copy of it takes 100 ns
+        if known is None:
+            known, shape = _storage(storages, entry), tuple(shape)
+        storage, nbytes = known
         found[layer] = made(RegisteredTensor, (shape, entry.stride(), offset, name, storage, nbytes))
     return found
 

@@ -9,7 +9,7 @@ import torch
 from tests.engines import fakes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tests.rules.building import Json
 
@@ -45,10 +45,11 @@ class Pools:
         for pool in self.pools.values():
             pool.fill_(POISON)
 
-    def changed(self, write: Callable[[], None]) -> Bytes:
-        """Return every byte of every storage, True where a write changes it."""
+    def changed(self, *tensors: torch.Tensor) -> Bytes:
+        """Return every byte of every storage, True where a write to all of these tensors changes it."""
         self.poison()
-        write()
+        for tensor in tensors:
+            mark(tensor)
         return Bytes({storage: pool != POISON for storage, pool in self.pools.items()})
 
 
@@ -107,7 +108,7 @@ def configured(document: Json) -> object:
 
 
 def flagged(group: Json) -> Json:
-    flags = {"draft": False, "host_resident": False, "transferable": True} | group
+    flags: Json = {"draft": False, "host_resident": False, "transferable": True} | group
     flags["spec"] = complete(flags["spec"])
     if flags.get("layer_specs"):
         flags["layer_specs"] = {layer: complete(spec) for layer, spec in flags["layer_specs"].items()}

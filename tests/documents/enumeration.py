@@ -136,7 +136,7 @@ def source_block(spec: Json, tensor: Json, block: int) -> Slab:
     return Slab(tensor["storage_offset"] * item + block * strides[read.block] * read.kernel_pages, key)
 
 
-def state_bytes(spec: Json, cache: Any, block: int) -> tuple[int, set[tuple[int, int]]]:
+def state_bytes(cache: Any, block: int) -> tuple[int, set[tuple[int, int]]]:
     """Return where the page of a state starts, and the interval of each of its states; every state must be one."""
     parts = cache if isinstance(cache, list) else [cache]
     intervals = set()
@@ -179,7 +179,7 @@ def hits_its_pages(made: Json, layer: str, printed: Json, block: int, *, whole: 
     spec, cache, seen = spec_for(made, layer), made["caches"][layer], view_block(printed, block)
     page, placed = page_bytes_of(spec), placed_base(made, layer)
     if spec["type"] == "MambaSpec":
-        start, intervals = state_bytes(spec, cache, block)
+        start, intervals = state_bytes(cache, block)
         low, high = min(i[0] for i in intervals), max(i[1] for i in intervals)
         found = seen.interval()
         assert found is not None, "the view is no interval"
@@ -204,4 +204,4 @@ def hits_its_pages(made: Json, layer: str, printed: Json, block: int, *, whole: 
 def covered_bytes(printed: Json) -> int:
     """Return how many bytes one block of a view has."""
     extents = [extent for i, extent in enumerate(printed["shape"]) if i != printed["block_axis"]]
-    return prod(extents) * ITEM[printed["dtype"]]
+    return int(prod(extents)) * ITEM[printed["dtype"]]

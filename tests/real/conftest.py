@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import warnings
 
 import pytest
@@ -17,3 +17,10 @@ def _engine(request: pytest.FixtureRequest) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 importlib.import_module(module)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Keep torch to one thread."""
+    if importlib.util.find_spec("torch"):
+        importlib.import_module("torch").set_num_threads(1)

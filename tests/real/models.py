@@ -25,34 +25,7 @@ def made(name: str, **fields: Any) -> KVCacheSpec:
 
 
 def groups_of(model: str) -> list[tuple[dict[str, KVCacheSpec], int | None]]:
-    """Return the groups of a model: the spec of each layer, and whether attention pages it finer (its block size)."""
-    import torch
-
-    interface: Any = import_module("vllm.v1.kv_cache_interface")
-    bf16, bytes_ = torch.bfloat16, torch.uint8
-
-    def layers(prefix: str, spec: KVCacheSpec, count: int = 2) -> dict[str, KVCacheSpec]:
-        return {f"{prefix}.{i}": spec for i in range(count)}
-
-    def attention(name: str = "FullAttentionSpec", **fields: Any) -> KVCacheSpec:
-        return made(name, **{"block_size": 128, "num_kv_heads": 2, "head_size": 16, "dtype": bf16} | fields)
-
-    def state(page: int, block: int, **fields: Any) -> KVCacheSpec:
-        shapes, dtypes = ((3, 96), (4, 16, 16)), (bf16, torch.float32)
-        more = {"page_size_padded": page, "mamba_cache_mode": "align"} | fields
-        return made("MambaSpec", block_size=block, shapes=shapes, dtypes=dtypes, **more)
-
-    def latent(**fields: Any) -> KVCacheSpec:
-        return made(
-            "MLAAttentionSpec", **{"block_size": 128, "num_kv_heads": 1, "head_size": 48, "dtype": bf16} | fields
-        )
-
-    def uniform(specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-        found = interface.UniformTypeKVCacheSpecs.from_specs(specs)
-        assert found is not None
-        return {"": found}
-
-    page = 128 * 2 * 64
+    """Return the groups of a model: the spec of each layer, and the block size of its attention (None for states)."""
     if model == "llama":
         return [(layers("attn", attention(), 3), 128)]
     if model == "gemma":
@@ -60,16 +33,52 @@ def groups_of(model: str) -> list[tuple[dict[str, KVCacheSpec], int | None]]:
         return [(layers("local", sliding), 128), (layers("more", sliding), 128), (layers("full", attention()), 128)]
     if model.startswith("qwen3-next"):
         count = 1 if "small" in model else 2
-        states = [(layers(f"gdn{i}", state(page, 128), count), None) for i in range(3)]
+        states = [(layers(f"gdn{i}", state(16384), count), None) for i in range(3)]
         return [*states, (layers("attn", attention(), count), 128)]
     if model == "kimi-linear":
-        rows = 128 * 96
-        return [(layers("kda", state(rows, 128)), None), (layers("mla", latent()), 128)]
+        return [(layers("kda", state(12288)), None), (layers("mla", latent()), 128)]
     if model == "deepseek":
         return [(layers("mla", latent(), 3), 128)]
-    sparse = latent(head_size=656, dtype=bytes_, block_size=64)
-    indexer = latent(head_size=132, dtype=bytes_, block_size=64, cache_role=interface.SparseCacheRole.INDEXER)
-    return [(uniform(layers("mla", sparse) | layers("indexer", indexer)), 64)]
+    return [({"": sparse()}, 64)]
+
+
+def layers(prefix: str, spec: KVCacheSpec, count: int = 2) -> dict[str, KVCacheSpec]:
+    return {f"{prefix}.{i}": spec for i in range(count)}
+
+
+def attention(name: str = "FullAttentionSpec", **fields: Any) -> KVCacheSpec:
+    """Return keys and values of two heads: a page of 16384 bytes."""
+    return made(
+        name, **{"block_size": 128, "num_kv_heads": 2, "head_size": 16, "dtype": torch_type("bfloat16")} | fields
+    )
+
+
+def latent(**fields: Any) -> KVCacheSpec:
+    """Return latent rows: a page of 12288 bytes."""
+    defaults = {"block_size": 128, "num_kv_heads": 1, "head_size": 48, "dtype": torch_type("bfloat16")}
+    return made("MLAAttentionSpec", **defaults | fields)
+
+
+def state(page: int) -> KVCacheSpec:
+    """Return recurrent states of 4672 bytes in a page."""
+    dtypes = (torch_type("bfloat16"), torch_type("float32"))
+    fields = {"page_size_padded": page, "mamba_cache_mode": "align", "block_size": 128}
+    return made("MambaSpec", shapes=((3, 96), (4, 16, 16)), dtypes=dtypes, **fields)
+
+
+def sparse() -> KVCacheSpec:
+    """Return packed latent rows and their indexer, of unequal pages, as one group."""
+    interface: Any = import_module("vllm.v1.kv_cache_interface")
+    rows = {"block_size": 64, "dtype": torch_type("uint8")}
+    indexer = latent(head_size=132, cache_role=interface.SparseCacheRole.INDEXER, **rows)
+    specs = layers("mla", latent(head_size=656, **rows)) | layers("indexer", indexer)
+    found: KVCacheSpec | None = interface.UniformTypeKVCacheSpecs.from_specs(specs)
+    assert found is not None
+    return found
+
+
+def torch_type(name: str) -> Any:
+    return getattr(import_module("torch"), name)
 
 
 class Allocated(NamedTuple):
@@ -95,10 +104,12 @@ def allocate(model: str, layout: str, kernel: int | None, blocks: int = 3) -> Al
     worker: Any = import_module("vllm.v1.worker.utils")
     named = interface.KVCacheGroupSpec
     order: Any = import_module("vllm.v1.kv_cache_layout").KVCacheLayout[layout]
-    groups, kernels, specs = [], [], {}
-    for layers, block in groups_of(model):
-        first = next(iter(layers.values()))
-        leaves = getattr(first, "kv_cache_specs", layers)
+    groups: list[Any] = []
+    kernels: list[int] = []
+    specs: dict[str, Any] = {}
+    for members, block in groups_of(model):
+        first: Any = next(iter(members.values()))
+        leaves = getattr(first, "kv_cache_specs", members)
         specs.update(leaves)
         groups.append(named(list(leaves), first))
         kernels.append(first.block_size if block is None or kernel is None else kernel)

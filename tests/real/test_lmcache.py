@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvlayout
-from tests.real.models import HINTS, MODELS, allocate, made
+from tests.real.models import HINTS, allocate, made
+from tests.real.test_vllm_views import NAMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,12 +36,8 @@ def facts(view: Tensor) -> tuple[object, ...]:
     return tuple(view.shape), strides, view.storage_offset(), view.dtype, view.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize("kernel", [None, 32, 64])
-@pytest.mark.parametrize("layout", list(HINTS))
-@pytest.mark.parametrize("model", [model for model in MODELS if "qwen" in model or "kimi" in model])
+@pytest.mark.parametrize(("model", "layout", "kernel"), [c for c in NAMED if "qwen" in c[0] or "kimi" in c[0]])
 def test_hybrid_models(model: str, layout: str, kernel: int | None) -> None:
-    if kernel and layout.startswith("BL") and model != "qwen3-next in small groups":
-        pytest.skip("vLLM has no kernel pages there")
     live = allocate(model, layout, kernel)
     mine, other = (edit(live.config, live.caches, HINTS[layout]) for edit in (ours, theirs))
     assert list(mine) == list(other)

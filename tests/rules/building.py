@@ -111,13 +111,13 @@ def tensor(
     }
 
 
-def state_list(spec: Json, blocks: int, stride: int, base: int = 0, storage: int = 0, nbytes: int | None = None) -> Any:
+def state_list(spec: Json, blocks: int, stride: int, *, base: int = 0, storage: int = 0) -> Any:
     """Return the list of states of a spec, one page every ``stride`` bytes, from byte ``base`` on."""
     parts = []
     for shape, dtype in zip(spec["fields"]["shapes"], spec["fields"]["dtypes"], strict=True):
         item = ITEM[dtype]
         strides = [stride // item, *strides_of(shape)]
-        facts = tensor([blocks, *shape], strides, offset=base // item, dtype=dtype, storage=storage, nbytes=nbytes)
+        facts = tensor([blocks, *shape], strides, offset=base // item, dtype=dtype, storage=storage)
         parts.append(facts)
         base += prod(shape) * item
     return parts
@@ -161,6 +161,7 @@ def document(
     caches: Mapping[str, Any],
     blocks: int | None = 3,
     hint: str | None = "NHD",
+    *,
     layout: str | None = None,
     placements: Sequence[Json] = (),
     platform: str = "cuda",
@@ -202,7 +203,7 @@ def codes(
 
 
 def code(made: Json, form: Form = "lmcache", rules: Registry | None = None) -> str | None:
-    """Return the code of layer ``a`` of group 0, after checking that there is no other error; None where it is served."""
+    """Return the code of layer ``a`` of group 0, None where it is served; there may be no other error."""
     found = codes(made, form, rules)
     if not found:
         return None

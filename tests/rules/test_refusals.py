@@ -392,12 +392,20 @@ def set_page(page: int) -> Callable[[Json], None]:
     return lambda made: made["groups"][0]["spec"]["derived"].update(page_size_bytes=page)
 
 
-def set_dtype(name: str) -> Callable[[Json], None]:
-    return lambda made: [facts.update(dtype=name) for facts in tensors(made)] and None
+def set_all(**facts: Any) -> Callable[[Json], None]:
+    def change(made: Json) -> None:
+        for tensor_facts in tensors(made):
+            tensor_facts.update(facts)
+
+    return change
 
 
-def set_storage(nbytes: int) -> Callable[[Json], None]:
-    return lambda made: [facts.update(storage_nbytes=nbytes) for facts in tensors(made)] and None
+def shift(elements: int) -> Callable[[Json], None]:
+    def change(made: Json) -> None:
+        for facts in tensors(made):
+            facts["storage_offset"] += elements
+
+    return change
 
 
 def set_place(**numbers: int) -> Callable[[Json], None]:
@@ -420,7 +428,7 @@ KERNEL_PAGED: list[Change] = [
     ("page-not-contiguous", last_stride(2)),
     ("page-bytes-mismatch", set_page(4098)),
     ("placement-mismatch", set_place(offset=2)),
-    ("storage-overrun", set_storage(100)),
+    ("storage-overrun", set_all(storage_nbytes=100)),
 ]
 LIST: list[Change] = [
     ("missing-layer", lambda made: made["caches"].clear()),
@@ -429,11 +437,8 @@ LIST: list[Change] = [
     ("page-not-contiguous", lambda made: tensors(made)[1].update(stride=[256, 8, 1])),
     ("page-bytes-mismatch", set_page(64)),
     ("state-stride-mismatch", lambda made: tensors(made)[1]["stride"].__setitem__(0, 500)),
-    (
-        "state-not-at-page-base",
-        lambda made: [t.update(storage_offset=t["storage_offset"] + 16) for t in tensors(made)] and None,
-    ),
-    ("storage-overrun", set_storage(100)),
+    ("state-not-at-page-base", shift(16)),
+    ("storage-overrun", set_all(storage_nbytes=100)),
 ]
 ROW: list[Change] = [
     ("axes-mismatch", set_first(shape=[3, 1, 2, 112])),
@@ -441,7 +446,7 @@ ROW: list[Change] = [
     ("page-not-contiguous", lambda made: tensors(made)[0].update(stride=[1024, 112, 112, 2])),
     ("page-bytes-mismatch", set_page(64)),
     ("placement-mismatch", set_place(block_stride=2)),
-    ("storage-overrun", set_storage(100)),
+    ("storage-overrun", set_all(storage_nbytes=100)),
 ]
 UNKNOWN: list[Change] = [
     ("axes-mismatch", lambda made: made["groups"][0]["spec"]["derived"].update(num_heads=3)),
@@ -449,8 +454,8 @@ UNKNOWN: list[Change] = [
     ("granularity-mismatch", lambda made: made.update(num_blocks=5)),
     ("page-not-contiguous", last_stride(2)),
     ("page-bytes-mismatch", set_page(4098)),
-    ("unknown-dtype", set_dtype("float7")),
-    ("storage-overrun", set_storage(100)),
+    ("unknown-dtype", set_all(dtype="float7")),
+    ("storage-overrun", set_all(storage_nbytes=100)),
 ]
 
 CHAINS = [
