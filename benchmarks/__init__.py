@@ -1,1 +1,1 @@
-"""Ratios measured in one run: ``python -m benchmarks`` (``make bench``) prints one table."""
+"""What kvlayout costs, and what others cost at the same work: ``python -m benchmarks`` prints one table."""
