@@ -11,15 +11,12 @@ facts, one look-up and its own place in the storage.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from attrs import evolve
 
 from kvlayout.algebra.affine import BLOCK_COUNT, Affine, Size
-from kvlayout.algebra.claims import Refuted, Track, Undecided
 from kvlayout.algebra.dtype import DTYPES
-from kvlayout.algebra.refuting import overlaps
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.paging import block_rows
 from kvlayout.cache.registration import Entry, Group, RegisteredTensor, Registration
@@ -37,6 +34,7 @@ from kvlayout.plans import Disposition, Placed, Plan, Shape, Windows
 from kvlayout.rules.builtin import installed
 from kvlayout.rules.presentation import Form, Presentation
 from kvlayout.rules.rule import Registry
+from kvlayout.sharing import overlap_errors
 
 __all__ = ["Attempt", "attempt", "plan", "validate"]
 
@@ -44,8 +42,6 @@ __all__ = ["Attempt", "attempt", "plan", "validate"]
 _Seat: TypeAlias = tuple[Shape | None, Size, LayoutError | None, tuple[Size, Windows]]
 
 _KEEPS_STATE: Final = ("align", "all")
-#: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
-_ENOUGH: Final = 10_000
 _UNPROVED: Final = LayoutError(Code.RULE_NOT_PROVED)
 _NOWHERE: Final[_Seat] = (None, 0, _UNPROVED, (0, ()))
 
@@ -187,13 +183,6 @@ def _itemsize(tensor: RegisteredTensor) -> int:
     return dtype.itemsize if dtype else 1
 
 
-class _Meeting(NamedTuple):
-    """Where two groups meet: the first place found, and all windows (storage, start, stride, bytes, group) in it."""
-
-    found: Refuted | Undecided
-    windows: set[tuple[int, Size, Size, int, int]]
-
-
 class _Survey:
     """One pass over a registration, collecting what was proved and what was refused."""
 
@@ -270,7 +259,7 @@ class _Survey:
             placed.append(make(Placed, (layer, index, shape, base)))
 
     def _seat(self, facts: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> _Seat:
-        """Return the shape that a layer's facts have, where it starts, what is wrong with it, and what it owns there."""
+        """Return the shape that a layer's facts have, where it starts, what is wrong with that, and what it owns."""
         shape = self._prove(facts[:-2], spec, entry, stride)  # all but where, and in how large a storage
         if isinstance(shape, LayoutError):
             return None, 0, shape, (0, ())
@@ -293,69 +282,8 @@ class _Survey:
         window, and are of as many groups, there is nothing to prove.
         """
         crowded = self.crowded.union(storage for storage, (_, windows) in self.owned.items() if len(windows) > 1)
-        if not crowded:
-            return
-        seats: dict[tuple[int, Size, Shape], set[int]] = {}
-        for layer, index, shape, base in self.placed:
-            storage = self._storage(layer)
-            if storage in crowded:
-                seats.setdefault((storage, base, shape), set()).add(index)
-        windows: dict[tuple[int, Size, Size, int], set[int]] = {}
-        tracks: dict[int, list[Track]] = {}
-        for (storage, base, shape), groups in seats.items():
-            for start, stride, page in shape.windows:
-                window = (storage, base + start, stride, page)
-                sharers = windows.get(window)
-                if sharers is None:
-                    windows[window] = set(groups)
-                elif sharers.isdisjoint(groups):
-                    sharers |= groups
-                else:  # two layers of one group in one window, and no aliases: they meet
-                    tracks.setdefault(storage, []).append(Track(base + start, stride, page, frozenset(groups)))
-        crowds: dict[int, list[tuple[int, Size, Size, int]]] = {}
-        for window in windows:
-            crowds.setdefault(window[0], []).append(window)
-        meetings: dict[tuple[int, int], _Meeting] = {}
-        for storage, crowd in crowds.items():
-            if len(crowd) > 1 or storage in tracks:
-                parts = [Track(*window[1:], frozenset(windows[window])) for window in crowd]
-                self._meet(storage, parts + tracks.get(storage, []), meetings)
-        self.errors += [self._overlap(pair, meeting) for pair, meeting in meetings.items()]
-
-    def _meet(self, storage: int, tracks: list[Track], meetings: dict[tuple[int, int], _Meeting]) -> None:
-        """Note, for each pair of groups, the first meeting on this storage and every window that takes part in one."""
-        for found in islice(overlaps(tracks, self.blocks), _ENOUGH):
-            x, y = found.tracks
-            for g, h in {(g, h) for g in x.groups for h in y.groups}:
-                alone = (x._replace(groups=frozenset((g,))), y._replace(groups=frozenset((h,))))
-                if any(overlaps(alone, self.blocks)):
-                    meeting = meetings.setdefault((min(g, h), max(g, h)), _Meeting(found, set()))
-                    meeting.windows.update(((storage, *x[:3], g), (storage, *y[:3], h)))
-
-    def _overlap(self, pair: tuple[int, int], meeting: _Meeting) -> LayoutError:
-        """Return the one error of a pair of groups, with the layers that take part."""
-        first, second = pair
-        layers = tuple(
-            placed.layer
-            for placed in self.placed
-            if placed.group in pair
-            and any(
-                (self._storage(placed.layer), placed.base + start, stride, page, placed.group) in meeting.windows
-                for start, stride, page in placed.shape.windows
-            )
-        )
-        return LayoutError(
-            Code.PAGE_OVERLAP,
-            group=first,
-            expected="bytes of its own for each block id in use",
-            actual=meeting.found.reason + ("" if first == second else f" (groups {first} and {second})"),
-            witness=meeting.found.witness if isinstance(meeting.found, Refuted) else None,
-            layers=layers,
-        )
-
-    def _storage(self, layer: str) -> int:
-        entry = self.registration.caches[layer]
-        return entry.storage if isinstance(entry, RegisteredTensor) else entry[0].storage
+        if crowded:
+            self.errors += overlap_errors(self.placed, self.caches, self.blocks, crowded)
 
     def match_unlisted(self) -> dict[str, str]:
         """Return the aliases: caches in no group whose tensors are those of a listed layer."""

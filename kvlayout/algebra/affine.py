@@ -124,6 +124,8 @@ def nonneg(value: Size) -> bool:
 
 def divide(value: Size, divisor: int) -> Size | None:
     """Return the exact quotient for every block count, or ``None`` where there is none."""
+    if type(value) is int:  # nearly always: a fifth of the time
+        return None if value % divisor else value // divisor
     a, b = pair(value)
     return None if a % divisor or b % divisor else size(a // divisor, b // divisor)
 

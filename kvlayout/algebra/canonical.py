@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvlayout.algebra.affine import NotAffineError, pair
-from kvlayout.algebra.units import raw
+from kvlayout.algebra.units import all_raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def modes_of(layout: Layout) -> list[Mode]:
     """Return the modes of a layout in bytes, slowest first, the item's own bytes last."""
     modes = [
         (extent, 0, stride, 0) if type(extent) is int and type(stride) is int else (*pair(extent), *pair(stride))
-        for extent, stride in zip(layout.shape, map(raw, layout.strides), strict=True)
+        for extent, stride in zip(layout.shape, all_raw(layout.strides))  # noqa: B905 - a layout has checked it
     ]
     modes.append((layout.dtype.itemsize, 0, 1, 0))
     return modes

@@ -54,8 +54,8 @@ class Proved:
 Verdict: TypeAlias = Proved | Refuted | Undecided
 
 
-def _proved(view: Layout | None, claim: str, **reasons: object) -> Proved:
-    return Proved(view, (Claim(claim, tuple(reasons.items())),), _SEAL)
+def _proved(view: Layout | None, claim: str, *reasons: tuple[str, object]) -> Proved:
+    return Proved(view, (Claim(claim, reasons),), _SEAL)
 
 
 def same(expected: Layout, view: Layout) -> Verdict:
@@ -65,7 +65,7 @@ def same(expected: Layout, view: Layout) -> Verdict:
     except NotAffineError as error:
         return Undecided("same", str(error))
     if view.offset == expected.offset and form == other:
-        return _proved(view, "same", offset=view.offset, canonical=form)
+        return _proved(view, "same", ("offset", view.offset), ("canonical", form))
     return refuting.unlike(expected, view)
 
 
@@ -85,10 +85,10 @@ def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
         wanted = (*pair(extent), *pair(stride))
         if mode != wanted and (*mode[:2], *wanted[:2]) != (1, 0, 1, 0):  # one block has no stride
             return refuting.elsewhere(axis, wanted, mode, blocks)
-    if any(sb or (db and sa != 1) for sa, sb, _, db in modes):  # one item has no stride
+    if any([sb or (db and sa != 1) for sa, sb, _, db in modes]):  # noqa: C419 - quicker; one item has no stride
         return Undecided("page", "an axis inside the page depends on the block count")
     dense, total = list(modes), 1
-    for _, extent, i, stride in sorted((abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)):
+    for _, extent, i, stride in sorted([(abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)]):
         dense[i] = (extent, 0, total, 0)
         if stride < 0:
             start, dense[i] = start + (extent - 1) * total, (extent, 0, -total, 0)
@@ -96,7 +96,7 @@ def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
     loose = dense != modes and any(x != y and x[0] != 1 for x, y in zip(modes, dense, strict=True))
     if total != pages.covered or start != offset or loose:
         return refuting.no_interval((start, dense), (offset, modes), pages.covered, blocks)
-    return _proved(view, "page", bases=pages.bases, stride=pages.stride, covered=total)
+    return _proved(view, "page", ("bases", pages.bases), ("stride", pages.stride), ("covered", total))
 
 
 def own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> Verdict:
@@ -110,7 +110,8 @@ def own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> Verdict:
         planes = fibre((Track(base, room, page_bytes, frozenset({0})) for base in pages.bases), blocks)
         if not isinstance(planes, Proved):
             return planes
-    return _proved(None, "own", payload=payload, covered=pages.covered, page=page_bytes, stride=pages.stride)
+    sizes = ("payload", payload), ("covered", pages.covered), ("page", page_bytes)
+    return _proved(None, "own", *sizes, ("stride", pages.stride))
 
 
 def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
@@ -123,7 +124,7 @@ def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
         have = None if at is None else view.shape[at]
         if have is not extent and have != extent:
             return refuting.miscounted(axis, extent, have, blocks)
-    return _proved(view, "grain", blocks=blocks, states=states)
+    return _proved(view, "grain", ("blocks", blocks), ("states", states))
 
 
 def fits(start: Size, extent: Size, storage: Size) -> bool:
@@ -147,7 +148,7 @@ def within(view: Layout, storage: Size) -> Verdict:
     except NotAffineError as error:
         return Undecided("within", str(error))
     if fits(low, high - low + 1, storage):
-        return _proved(view, "within", low=low, high=high, storage=storage)
+        return _proved(view, "within", ("low", low), ("high", high), ("storage", storage))
     return refuting.outside(view, storage, storage - high - 1 if nonneg(low) else low)
 
 
@@ -163,7 +164,7 @@ def injective(view: Layout) -> Verdict:
     except NotAffineError as error:
         return Undecided("injective", str(error))
     if all(nonneg(slack - 1) for slack in slacks):
-        return _proved(view, "injective", slacks=tuple(slacks))
+        return _proved(view, "injective", ("slacks", tuple(slacks)))
     return refuting.collision(view) or Undecided("injective", "the strides are not nested")
 
 
@@ -171,7 +172,7 @@ def fibre(tracks: Iterable[Track], blocks: Size) -> Verdict:
     """Prove that no block of a layer meets another block id, nor any block of a layer of its own group."""
     parts = tuple(tracks)
     found = next(refuting.overlaps(parts, blocks), None)
-    return _proved(None, "fibre", tracks=parts) if found is None else found
+    return _proved(None, "fibre", ("tracks", parts)) if found is None else found
 
 
 def prove(  # noqa: PLR0913, PLR0917 - what a view must be is this many facts

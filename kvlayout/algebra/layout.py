@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, final
 from attrs import frozen
 
 from kvlayout.algebra.affine import Size, at, divide, nonneg
-from kvlayout.algebra.units import Bytes, raw
+from kvlayout.algebra.units import Bytes, all_raw, raw
 
 if TYPE_CHECKING:
     from kvlayout.algebra.dtype import DType
@@ -113,8 +113,9 @@ class Layout:
 
     def element_strides(self) -> tuple[Size, ...] | None:
         """Return the strides in elements, or ``None`` where the item size does not divide one."""
-        quotients = tuple(divide(raw(stride), self.dtype.itemsize) for stride in self.strides)
-        return None if None in quotients else tuple(q for q in quotients if q is not None)
+        itemsize = self.dtype.itemsize
+        quotients = [divide(stride, itemsize) for stride in all_raw(self.strides)]
+        return None if None in quotients else tuple([q for q in quotients if q is not None])
 
 
 def dense_strides(shape: tuple[Size, ...], itemsize: int) -> tuple[Bytes, ...]:

@@ -28,7 +28,7 @@ from kvlayout.algebra.affine import Size, divide, nonneg, pair
 from kvlayout.algebra.dtype import DType
 from kvlayout.algebra.layout import Axis, Layout, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.units import Bytes, raw
+from kvlayout.algebra.units import Bytes, all_raw, raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,8 @@ def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal
         return Err(Refusal("extend", axis, f"at most the page of {layout.page_bytes} bytes", str(reach)))
     if extent == layout.shape[position]:
         return Ok(layout)
-    return Ok(_replace(layout, position, [(layout.axes[position], extent, layout.strides[position])], 1))
+    shape = (*layout.shape[:position], extent, *layout.shape[position + 1 :])
+    return Ok(layout.arranged(shape, layout.strides, layout.axes))
 
 
 def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
@@ -157,9 +158,10 @@ def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refu
     """Read what lies inside the ``outer`` axes in memory order, as one axis of elements: all its axes merged."""
     axes, sizes, strides = layout.axes, layout.shape, layout.strides
     kept = [i for i, axis in enumerate(axes) if axis in outer]
-    inner = [i for i, axis in enumerate(axes) if axis not in outer and sizes[i] != 1]
+    inner = [i for i, axis in enumerate(axes) if sizes[i] != 1 and axis not in outer]
     if len(inner) > 1:
-        inner.sort(key=lambda i: pair(raw(strides[i]))[::-1])
+        steps = all_raw(strides)
+        inner.sort(key=lambda i: pair(steps[i])[::-1])
     unit = reach = Bytes(layout.dtype.itemsize)
     total: Size = 1
     for i in inner:  # merged from the fastest on: each must start where the ones inside it end
@@ -191,16 +193,15 @@ def reinterpret_page(
         dtype: the new element type.
         outer: the axes that stay: blocks, and planes where K and V lie apart.
     """
-    inner = dense_strides(shape, dtype.itemsize)
-    count = prod(shape)
-
-    def shaped(page: Layout) -> Layout:
-        return page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes))
-
-    flat = flatten_page(layout, outer)
+    made = flatten_page(layout, outer)
     if dtype != layout.dtype:
-        flat = flat.then(lambda page: retype(page, dtype))
-    return flat.then(lambda page: extend(page, len(page.axes) - 1, count)).map(shaped)
+        made = made.then(lambda page: retype(page, dtype))
+    if isinstance(made, Ok):
+        made = extend(made.value, len(made.value.axes) - 1, prod(shape))
+    if isinstance(made, Err):
+        return made
+    page, inner = made.value, dense_strides(shape, dtype.itemsize)
+    return Ok(page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes)))
 
 
 def beside_rows(paged: Layout) -> Result[Layout, Refusal]:

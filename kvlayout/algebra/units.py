@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NewType, final
 if TYPE_CHECKING:
     from kvlayout.algebra.affine import Size
 
-__all__ = ["Bytes", "Elements", "all_in_bytes", "in_bytes", "in_elements", "raw"]
+__all__ = ["Bytes", "Elements", "all_in_bytes", "all_raw", "in_bytes", "in_elements", "raw"]
 
 if TYPE_CHECKING:
 
@@ -52,6 +52,15 @@ def raw(value: Bytes | Elements) -> Size:
     16
     """
     return value  # type: ignore[return-value]  # a unit is its number at run time
+
+
+def all_raw(values: tuple[Bytes, ...]) -> tuple[Size, ...]:
+    """Return the bare numbers behind the strides of a layout, all at once.
+
+    >>> all_raw((Bytes(16), Bytes(2)))
+    (16, 2)
+    """
+    return values  # type: ignore[return-value]  # a unit is its number at run time
 
 
 def in_bytes(count: Elements, itemsize: int) -> Bytes:

@@ -112,7 +112,8 @@ def _attention(spec: AttentionSpec, shape: tuple[Size, ...], dtype: DType) -> li
         if spec.slots and shape[2] == spec.heads:
             found.insert(0 if shape[1] == spec.states else len(found), (Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL))
         return found[:1]
-    if len(shape) == len(_ROW) + 1 and channel * _PLANES == spec.content_bytes and shape[3] == spec.heads:
+    alike = spec.head_size == spec.head_size_v  # else K and V are no two planes of one size
+    if alike and len(shape) == len(_ROW) + 1 and channel * _PLANES == spec.content_bytes and shape[3] == spec.heads:
         inner = (rows, Axis.HEAD, Axis.CHANNEL)
         planes: list[_Axes] = [(Axis.BLOCK, Axis.PLANE, *inner)] if shape[1] == _PLANES else []
         return [*planes, (Axis.PLANE, Axis.BLOCK, *inner)] if shape[0] == _PLANES else planes

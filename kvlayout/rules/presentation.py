@@ -107,7 +107,8 @@ def prove_view(view: Layout, cache: CacheLayout, source: Layout | None = None) -
     verdict = prove(settled, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
     if not isinstance(verdict, Proved):
         return Err(refused(verdict))
-    return viewable(settled.dtype, cache.source).then(lambda _: Ok(verdict))
+    typed = viewable(settled.dtype, cache.source)
+    return typed if isinstance(typed, Err) else Ok(verdict)
 
 
 def viewable(dtype: DType, source: Layout) -> Result[Layout, LayoutError]:
@@ -152,14 +153,13 @@ def bytes_page(cache: CacheLayout) -> Result[Proved, LayoutError]:
     return _shown(cache, (cache.page_bytes,), (Axis.BYTES,), INT8)
 
 
-def token_page(cache: CacheLayout, width: int, *, heads_first: bool | None) -> Result[Proved, LayoutError]:
+def token_page(cache: CacheLayout, width: int, *, heads_first: bool) -> Result[Proved, LayoutError]:
     """Show pages as T rows of ``width`` bytes: ``(N, T, 1, w)`` or ``(N, 1, T, w)``; planes ``(2, N, T, 1, w)``."""
     dtype = cache.source.dtype
-    if heads_first is None:
-        return missing_hint()
-    row, wide = (Axis.TOKEN, cache.states), (Axis.CHANNEL, width // dtype.itemsize)
-    inner = [(Axis.HEAD, 1), row, wide] if heads_first else [row, (Axis.HEAD, 1), wide]
-    return _shown(cache, tuple(extent for _, extent in inner), tuple(axis for axis, _ in inner), dtype)
+    rows, wide = cache.states, width // dtype.itemsize
+    if heads_first:
+        return _shown(cache, (1, rows, wide), (Axis.HEAD, Axis.TOKEN, Axis.CHANNEL), dtype)
+    return _shown(cache, (rows, 1, wide), (Axis.TOKEN, Axis.HEAD, Axis.CHANNEL), dtype)
 
 
 def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Result[Proved, LayoutError]:
@@ -175,7 +175,8 @@ def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Resu
     dtype, rows = cache.source.dtype, cache.states
     split = planes and not cache.apart and goal.splits(cache)
     unit = rows * dtype.itemsize * (_TWO if split else 1)
-    if goal.heads_first is None and not cache.apart:
+    heads_first = False if cache.apart else goal.heads_first
+    if heads_first is None:
         return missing_hint()
     if cache.page_bytes % unit:
         expected = (
@@ -186,4 +187,4 @@ def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Resu
     if split:
         shape = (_TWO, rows, 1, width // _TWO // dtype.itemsize)
         return _shown(cache, shape, (Axis.PLANE, Axis.TOKEN, Axis.HEAD, Axis.CHANNEL), dtype)
-    return token_page(cache, width, heads_first=goal.heads_first if not cache.apart else False)
+    return token_page(cache, width, heads_first=heads_first)

@@ -17,7 +17,8 @@ import pytest
 
 import kvlayout
 from kvlayout.algebra import kernel
-from kvlayout.algebra.claims import Pages
+from kvlayout.algebra.affine import BLOCK_COUNT
+from kvlayout.algebra.claims import Pages, Track
 from kvlayout.algebra.kernel import Proved
 from tests.brute import make
 
@@ -44,6 +45,19 @@ def test_a_proof_says_what_was_proved() -> None:
         "grain": {"blocks": 4, "states": None},
         "same": {"offset": 0, "canonical": ((32, 0, 1, 0),)},
     }
+
+
+def test_every_proof_has_the_numbers_to_check_it_by() -> None:
+    view = make((BLOCK_COUNT, 2, 4), (16, -8, 1), 8)
+    track = Track(0, 16, 16, frozenset({0}))
+    proofs = kernel.within(view, BLOCK_COUNT * 16), kernel.injective(view), kernel.fibre([track], BLOCK_COUNT)
+    assert all(isinstance(verdict, Proved) for verdict in proofs)
+    claims = [claim for verdict in proofs if isinstance(verdict, Proved) for claim in verdict.claims]
+    assert [(claim.name, dict(claim.reasons)) for claim in claims] == [
+        ("within", {"low": 0, "high": BLOCK_COUNT * 16 - 5, "storage": BLOCK_COUNT * 16}),
+        ("injective", {"slacks": (1, 5, 5)}),
+        ("fibre", {"tracks": (track,)}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,22 @@ ATTENTION = [
     Case("planes first, heads outside, HND", apart((0, 1, 3, 2, 4), hint="HND"), SUBPAGED, [2, 3, 64, 1, 16], planes=2),
     Case("planes first, 2 blocks", apart((0, 1, 2, 3, 4), 2), SUBPAGED, [2, 2, 64, 2, 8], content="semantic", planes=2),
     Case("planes first, 1 block", apart((0, 1, 2, 3, 4), 1), SUBPAGED, [2, 1, 64, 2, 8], content="semantic", planes=2),
+    Case(
+        "planes first, one head",
+        one(attention(heads=1), tensor([2, 12, 16, 1, 8], [1536, 128, 8, 999, 1])),
+        SUBPAGED,
+        [2, 3, 64, 1, 8],
+        content="semantic",
+        planes=2,
+    ),
+    Case(
+        "planes first, kernel pages of one token",
+        one(KV, tensor([2, 192, 1, 2, 8], [3072, 16, 1, 8, 1])),
+        SUBPAGED,
+        [2, 3, 64, 2, 8],
+        content="semantic",
+        planes=2,
+    ),
     # planes first in shape, inside the kernel page in memory: what 0.25 makes of it in a hybrid model
     Case("planes inside", apart((1, 0, 2, 3, 4)), SUBPAGED, SPLIT),
     Case("planes inside, heads outside tokens", apart((1, 0, 3, 2, 4)), SUBPAGED, SPLIT),

@@ -104,6 +104,13 @@ def test_latent_rows(cache: Any, expected: str) -> None:
     assert code(one(ROWS, cache)) == expected
 
 
+def test_values_of_another_size_are_no_second_plane() -> None:
+    spec = attention(head=8, head_v=4)
+    assert code(one(spec, tensor([3, 2, 64, 12]))) is None
+    for shape in ([3, 2, 64, 2, 6], [12, 2, 16, 2, 6], [2, 3, 64, 2, 6]):
+        assert code(one(spec, tensor(shape))) == "axes-mismatch"
+
+
 def test_several_latent_heads_are_not_joined() -> None:
     assert code(one(latent(heads=2), tensor([12, 2, 16, 24]))) == "granularity-mismatch"
 

@@ -14,7 +14,7 @@ from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok
 from kvlayout.algebra.transforms import Refusal
 from kvlayout.algebra.units import Bytes, raw
-from kvlayout.cache.paging import CacheLayout
+from kvlayout.cache.paging import CacheLayout, own_pages
 from kvlayout.cache.spec import (
     AttentionSpec,
     CrossAttentionSpec,
@@ -33,6 +33,7 @@ from kvlayout.rules import builtin
 from kvlayout.rules.builtin import BUILTIN, installed
 from kvlayout.rules.presentation import Presentation, bytes_page, prove_view, refused
 from kvlayout.rules.rule import NoMatch, Outcome, Registry, Rule, rule
+from kvlayout.rules.state import mamba_page_view, mamba_unified_view
 from tests.rules.building import (
     attention,
     code,
@@ -44,6 +45,7 @@ from tests.rules.building import (
     one,
     planned,
     registered,
+    state_list,
     state_row,
     tensor,
     view,
@@ -259,6 +261,31 @@ def test_a_view_of_a_type_that_torch_has_not(name: str) -> None:
         return proved(shaped(cache, (3, 2048), (4096, 2), dtype=DType(name, 2)), cache)
 
     assert code(FUSED, rules=answering(odd)) == "unknown-dtype"
+
+
+def test_one_block_may_have_any_stride_but_not_half_an_element() -> None:
+    single = one(KV, tensor([1, 2, 64, 16]), 1)
+
+    def odd(cache: CacheLayout) -> Any:
+        return proved(shaped(cache, (1, 2048), (4097, 2), dtype=DTYPES["float16"]), cache)
+
+    assert code(single, rules=answering(odd)) == "dtype-misaligned"
+
+
+def test_each_rule_for_states_has_its_own() -> None:
+    """The first of the two takes every list, so the second one never sees any; asked, it would say so."""
+    spec = mamba(page=1024)
+    goal = Presentation("lmcache", "NHD")
+    for cache, mine, other in (
+        (state_list(spec, 3, 1024), mamba_page_view, mamba_unified_view),
+        (state_row(spec, 3), mamba_unified_view, mamba_page_view),
+    ):
+        made = registered(one(spec, cache))
+        state = made.groups[0].spec
+        assert isinstance(state, StateSpec)
+        owned = own_pages(state, made.caches["a"], 3).unwrap()
+        assert isinstance(mine(state, owned, goal), Ok)
+        assert other(state, owned, goal) == NoMatch()
 
 
 def test_an_offset_that_the_view_s_type_does_not_divide() -> None:

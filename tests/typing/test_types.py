@@ -18,7 +18,7 @@ from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.plans import Content, Opaque, Semantic
 from kvlayout.rules.presentation import Presentation, prove_view
 from kvlayout.rules.rule import NoMatch, Outcome, Registry, Rule
-from kvlayout.summaries import GroupPlan
+from kvlayout.summaries import GroupPlan, LayerPlan
 
 if TYPE_CHECKING:
     from kvlayout.errors import LayoutError
