@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 from attrs import evolve, field, frozen
 
 from kvlayout.algebra.affine import Affine, Size, at
+from kvlayout.algebra.claims import Pages
 from kvlayout.algebra.kernel import Proved, prove
 from kvlayout.algebra.layout import Axis
 from kvlayout.algebra.result import Err
@@ -201,12 +202,13 @@ def _step(shape: Shape, blocks: Size | None) -> _Step:
     """Prove a shape's view again, and return the arguments of its ``as_strided``."""
     cache, view = shape.cache, shape.view
     inner = view.inner_bytes
-    pages = cache.pages._replace(covered=inner // len(cache.pages.bases) if isinstance(inner, int) else 0)
+    bases = cache.pages.bases
+    pages = Pages(bases, cache.pages.stride, inner // len(bases) if isinstance(inner, int) else 0)
     rows = None if Axis.BYTES in view.axes else cache.states
     verdict = prove(view, pages, cache.page_bytes, cache.payload, blocks or 1, rows)
     strides = view.element_strides()
     if not isinstance(verdict, Proved) or strides is None:
         raise LayoutErrors((refused(verdict),))
-    extents, steps = (tuple(at(size, 1) for size in sizes) for sizes in (view.shape, strides))
+    extents, steps = tuple([at(size, 1) for size in view.shape]), tuple([at(size, 1) for size in strides])
     element = None if view.dtype == cache.source.dtype else getattr(import_module("torch"), view.dtype.name)
     return _Step(shape.same, cache.listed, element, extents, steps)

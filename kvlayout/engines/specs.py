@@ -69,7 +69,8 @@ class _Computed(Mapping[str, object]):
     """The computed values of a live spec, each computed when it is asked for: vLLM's are slow, and few are needed.
 
     The bytes of a state are left out where the declared fields give them: they are the sum of a recurrent layer's
-    shapes, and an unpadded page shared among its rows.
+    shapes, and an unpadded page shared among its rows. So is the page of a recurrent layer that declares its padding:
+    it is that number, or vLLM raises.
     """
 
     def __init__(self, spec: object, declared: Mapping[str, object]) -> None:
@@ -85,6 +86,8 @@ class _Computed(Mapping[str, object]):
         """Return a value, or the default where the spec has no such number: it then raises what it likes."""
         declared = self.declared
         if name == "state_content_size_bytes" and ("shapes" in declared or declared.get("page_size_padded", 0) is None):
+            return default
+        if name == "page_size_bytes" and "shapes" in declared and declared.get("page_size_padded") is not None:
             return default
         try:
             return getattr(self.spec, name)
