@@ -170,11 +170,15 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     """
     views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
+    last: Shape | None = None
+    same, listed, element, extents, strides = _Step(same=True, listed=False, element=None, extents=(), strides=())
     for layer, _, shape, _ in plan.placed:
-        step = steps.get(shape)
-        if step is None:
-            step = steps[shape] = _step(shape, plan.blocks)
-        same, listed, element, extents, strides = step
+        if shape is not last:  # neighbours are mostly alike
+            last = shape
+            step = steps.get(shape)
+            if step is None:
+                step = steps[shape] = _step(shape, plan.blocks)
+            same, listed, element, extents, strides = step
         if same:
             continue
         cache = views[layer]

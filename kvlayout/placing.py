@@ -50,11 +50,12 @@ def places_of(registration: Registration) -> dict[str, list[Place]]:
 
 def misplaced_by(places: Iterable[Place], proof: Shape, base: Size, blocks: Size) -> LayoutError | None:
     """Hold one layer's own place against what placements say of it; ``placement-mismatch``, or nothing."""
+    own = proof.cache.pages.stride
     for size, start, stride in places:
         if start is not None and start != base:
             return _misplaced(f"offset {start} bytes", f"{base} bytes")
-        if stride is not None and stride != proof.cache.pages.stride and blocks != 1:
-            return _misplaced(f"block stride {stride} bytes", f"{proof.cache.pages.stride} bytes")
+        if stride is not None and stride != own and blocks != 1:
+            return _misplaced(f"block stride {stride} bytes", f"{own} bytes")
         if size is not None and not fits(base, proof.reach, size):
             return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + proof.reach}")
     return None

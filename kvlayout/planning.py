@@ -29,7 +29,7 @@ from kvlayout.cache.spec import (
     StateSpec,
 )
 from kvlayout.errors import Code, LayoutError, LayoutErrors
-from kvlayout.placing import misplaced, misplaced_by, places_of, shape_of
+from kvlayout.placing import Place, misplaced, misplaced_by, places_of, shape_of
 from kvlayout.plans import Disposition, Placed, Plan, Shape, Windows
 from kvlayout.rules.builtin import installed
 from kvlayout.rules.presentation import Form, Presentation
@@ -41,6 +41,7 @@ __all__ = ["Attempt", "attempt", "plan", "validate"]
 #: The shape of a layer (none where it is not proved), where it starts, what is wrong with it, and what it owns there.
 _Seat: TypeAlias = tuple[Shape | None, Size, LayoutError | None, tuple[Size, Windows]]
 
+_SERVED: Final = Disposition("served", None)
 _KEEPS_STATE: Final = ("align", "all")
 _UNPROVED: Final = LayoutError(Code.RULE_NOT_PROVED)
 _NOWHERE: Final[_Seat] = (None, 0, _UNPROVED, (0, ()))
@@ -88,16 +89,21 @@ def validate(registration_or_groups: Registration | Sequence[Group]) -> tuple[La
 def judge(index: int, group: Group) -> tuple[Disposition, LayoutError | None]:
     """Return what becomes of a group as a whole: excluded with a reason, refused with an error, or served."""
     specs = group.specs
+    cacheable, viewed, cached = False, False, False
+    for spec in specs:
+        cacheable = cacheable or spec.prefix_cacheable
+        viewed = viewed or spec.has_layer_views
+        cached = cached or not isinstance(spec, EncoderOnlySpec)
     reason = None
-    if not any(spec.prefix_cacheable for spec in specs):
+    if not cacheable:
         reason = "scratch"
-    elif not any(spec.has_layer_views for spec in specs):
+    elif not viewed:
         reason = "raw"
     elif group.host_resident:
         reason = "host-resident"
     elif not group.transferable:
         reason = "not-transferable"
-    elif all(isinstance(spec, EncoderOnlySpec) for spec in specs):
+    elif not cached:
         reason = "encoder-only"
     if reason is not None:
         return Disposition("excluded", reason), None
@@ -105,7 +111,7 @@ def judge(index: int, group: Group) -> tuple[Disposition, LayoutError | None]:
         error = _unserved(spec)
         if error is not None:
             return Disposition("refused", error.code.value), evolve(error, group=index)
-    return Disposition("served", None), None
+    return _SERVED, None
 
 
 def _unserved(spec: Spec) -> LayoutError | None:
@@ -227,6 +233,7 @@ class _Survey:
         caches, places, placed, owned, make = self.caches, self.places, self.placed, self.owned, tuple.__new__
         spec, stride = shared, None
         last: tuple[object, ...] = ()
+        here: Sequence[Place] = ()
         shape, base, fault, window = _NOWHERE
         met: set[int] = set()
         for layer in layers:
@@ -237,7 +244,8 @@ class _Survey:
             if leaves:
                 spec = leaves.get(layer, shared)
             if places:
-                stride = next((place.block_stride for place in places.get(layer, ())), None)
+                here = places.get(layer, ())
+                stride = here[0].block_stride if here else None
             if type(entry) is RegisteredTensor:
                 sizes, strides, offset, dtype, storage, nbytes = entry
                 facts: tuple[object, ...] = (spec, sizes, strides, dtype, stride, offset, nbytes)
@@ -249,7 +257,7 @@ class _Survey:
                 last = facts
             error = fault
             if places and shape is not None:
-                error = misplaced_by(places.get(layer, ()), shape, base, self.blocks) or fault
+                error = misplaced_by(here, shape, base, self.blocks) or fault
             if shape is None or error is not None:
                 self.errors.append(evolve(error or _UNPROVED, group=index, layer=layer))
                 continue

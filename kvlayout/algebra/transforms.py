@@ -136,12 +136,12 @@ def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
 
 def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal]:
     """Grow an axis into the page's own padding; never beyond the page."""
-    axis = layout.axes[position].value
+    axis = layout.axes[position]
     if not nonneg(extent - layout.shape[position]):
-        return Err(Refusal("extend", axis, f"at least {layout.shape[position]}", str(extent)))
+        return Err(Refusal("extend", axis.value, f"at least {layout.shape[position]}", str(extent)))
     reach = layout.strides[position] * extent
     if not nonneg(raw(layout.page_bytes) - raw(reach)):
-        return Err(Refusal("extend", axis, f"at most the page of {layout.page_bytes} bytes", str(reach)))
+        return Err(Refusal("extend", axis.value, f"at most the page of {layout.page_bytes} bytes", str(reach)))
     if extent == layout.shape[position]:
         return Ok(layout)
     shape = (*layout.shape[:position], extent, *layout.shape[position + 1 :])
@@ -157,8 +157,12 @@ def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, R
 def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
     """Read what lies inside the ``outer`` axes in memory order, as one axis of elements: all its axes merged."""
     axes, sizes, strides = layout.axes, layout.shape, layout.strides
-    kept = [i for i, axis in enumerate(axes) if axis in outer]
-    inner = [i for i, axis in enumerate(axes) if sizes[i] != 1 and axis not in outer]
+    kept, inner = [], []
+    for i, axis in enumerate(axes):
+        if axis in outer:
+            kept.append(i)
+        elif sizes[i] != 1:
+            inner.append(i)
     if len(inner) > 1:
         steps = all_raw(strides)
         inner.sort(key=lambda i: pair(steps[i])[::-1])

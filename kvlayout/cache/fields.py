@@ -62,14 +62,12 @@ class Fields:
     def number(self, *keys: str, least: int = 0) -> int | None:
         """Return the first of the keys that holds a number; a dotted key is a derived value."""
         for key in keys:
-            where, _, name = key.rpartition(".")
-            value = (self.derived if where else self.fields).get(name)
+            value = self.derived.get(key.removeprefix("derived.")) if "." in key else self.fields.get(key)
             if value is None:
                 continue
-            path = f"{where or 'fields'}.{name}"
-            if type(value) is not int or not least <= value < LIMIT:
-                raise FieldError(path, f"a whole number from {least}", value)
-            return value
+            if type(value) is int and least <= value < LIMIT:
+                return value
+            raise FieldError(key if "." in key else f"fields.{key}", f"a whole number from {least}", value)
         return None
 
     def required(self, *keys: str, least: int = 1) -> int:
@@ -81,13 +79,12 @@ class Fields:
 
     def flag(self, key: str, default: bool) -> bool:  # noqa: FBT001 - a private reader
         """Return a truth value, derived or declared."""
-        for source, where in ((self.derived, "derived"), (self.fields, "fields")):
-            value = source.get(key)
-            if value is not None:
-                if not isinstance(value, bool):
-                    raise FieldError(f"{where}.{key}", "true or false", value)
-                return value
-        return default
+        value, where = self.derived.get(key), "derived"
+        if value is None:
+            value, where = self.fields.get(key), "fields"
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        raise FieldError(f"{where}.{key}", "true or false", value)
 
     def text(self, key: str) -> str:
         """Return a name; enumerations and element types come as text or as the engine's objects."""

@@ -255,7 +255,7 @@ def _state_row(spec: StateSpec, row: Layout, blocks: Size) -> Result[CacheLayout
     if not spec.content_bytes <= pages.covered <= spec.page_bytes:
         expected = f"a row of {spec.content_bytes} to {spec.page_bytes} bytes"
         return _error(Code.PAGE_BYTES_MISMATCH, expected, f"{pages.covered} bytes")
-    pages = pages._replace(stride=_step(pages.stride, spec.page_bytes, blocks))
+    pages = Pages(pages.bases, _step(pages.stride, spec.page_bytes, blocks), pages.covered)
     return _state_cache(spec, (row,), pages, blocks, spec.content_bytes)
 
 

@@ -88,7 +88,7 @@ def read_spec(
     >>> spec.states, spec.content_bytes, spec.page_bytes
     (64, 1152, 73728)
     """
-    known = next((_CLASSES[name] for name in (type_name, *bases) if name in _CLASSES), None)
+    known = _CLASSES.get(type_name) or next((_CLASSES[name] for name in bases if name in _CLASSES), None)
     family, word = known or ("unknown", "unknown")
     read = Fields(fields, derived)
     attends = family in ("attention", "latent", "ring")

@@ -111,10 +111,10 @@ def read_live(spec: object) -> Spec:
     declared: Mapping[str, object] | None = getattr(spec, "__dict__", None)
     if declared is None or "block_size" not in declared:
         declared = {name: getattr(spec, name, None) for name in _field_names(spec)}
-    kind = None if knows(made.__name__) and made.__name__ != "UniformTypeKVCacheSpecs" else _kind(spec)
-    return read_spec(
-        made.__name__, [base.__name__ for base in made.__mro__[1:-1]], kind, declared, _Computed(spec, declared)
-    )
+    name = made.__name__
+    bases = () if knows(name) else [base.__name__ for base in made.__mro__[1:-1]]
+    kind = None if knows(name) and name != "UniformTypeKVCacheSpecs" else _kind(spec)
+    return read_spec(name, bases, kind, declared, _Computed(spec, declared))
 
 
 def _field_names(spec: object) -> Iterable[str]:

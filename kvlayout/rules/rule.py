@@ -195,7 +195,7 @@ def _inexpressible(name: str, view: Layout, source: Layout) -> LayoutError | Non
     whole = view.element_strides()
     if whole is None:
         code, expected = Code.DTYPE_MISALIGNED, f"multiples of {view.dtype.itemsize} bytes"
-    elif not all(nonneg(step) for step in whole):
+    elif not all(map(nonneg, whole)):
         code, expected = Code.RULE_NOT_PROVED, "strides of 0 or more"
     else:
         return None
