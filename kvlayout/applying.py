@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from attrs import evolve, field, frozen
 
-from kvlayout.algebra.affine import Affine, Size, at
-from kvlayout.algebra.claims import Pages
-from kvlayout.algebra.kernel import Proved, prove
-from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.affine import Affine, at
+from kvlayout.algebra.kernel import Proved
 from kvlayout.algebra.result import Err
 from kvlayout.cache.registration import Entry, RegisteredTensor, Registration
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.planning import attempt
 from kvlayout.plans import Plan, Shape
-from kvlayout.rules.presentation import Form, refused
+from kvlayout.rules.presentation import Form, refused, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,9 +83,8 @@ def plan_then_apply(  # noqa: PLR0913 - keywords, and all of them optional
     Raises:
         LayoutErrors: every refusal of every layer and group; no view is made then.
     """
-    from kvlayout.engines.vllm import (
-        registration,
-    )  # a third of the time to import kvlayout, and only live tensors need it
+    # Not at import: it takes a third of the time to import kvlayout, and only live tensors need it.
+    from kvlayout.engines.vllm import registration
 
     if kv_cache_config is None:
         return Applied(dict(kv_caches), Plan(Registration((), {}), presentation, None, (), {}, ()))
@@ -155,12 +152,20 @@ def _parts(entry: Entry) -> tuple[RegisteredTensor, ...]:
 def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[LayoutError]:
     """Yield an error for each cache that is not the one that was planned; storages may have other sizes and numbers."""
     for layer in dict.fromkeys((*planned, *live)):
-        one, other = (
-            [part[:4] for part in _parts(caches[layer])] if layer in caches else None for caches in (planned, live)
-        )
-        if one != other:
-            shown = ("no cache" if parts is None else " and ".join(map(str, parts)) for parts in (one, other))
-            yield LayoutError(Code.STALE_PLAN, layer=layer, expected=next(shown), actual=next(shown))
+        one, other = (_parts(caches[layer]) if layer in caches else None for caches in (planned, live))
+        if one is None or other is None or [part[:4] for part in one] != [part[:4] for part in other]:
+            yield LayoutError(Code.STALE_PLAN, layer=layer, expected=_facts(one), actual=_facts(other))
+
+
+def _facts(parts: Sequence[RegisteredTensor] | None) -> str:
+    """Return what tensors are, in words; sizes and strides are in elements."""
+    if parts is None:
+        return "no cache"
+    shown = []
+    for part in parts:
+        sizes, strides = (", ".join(map(str, numbers)) for numbers in (part.shape, part.strides))
+        shown.append(f"[{sizes}] of {part.dtype}, strides ({strides}), offset {part.offset}")
+    return " and ".join(shown)
 
 
 def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
@@ -177,7 +182,7 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
             last = shape
             step = steps.get(shape)
             if step is None:
-                step = steps[shape] = _step(shape, plan.blocks)
+                step = steps[shape] = _step(shape)
             same, listed, element, extents, strides = step
         if same:
             continue
@@ -202,15 +207,10 @@ def _retyped(tensor: Tensor, element: dtype, extents: tuple[int, ...], strides: 
     return tensor.as_strided(wide, (*(stride * new // old for stride in strides[:-1]), 1)).view(element)
 
 
-def _step(shape: Shape, blocks: Size | None) -> _Step:
+def _step(shape: Shape) -> _Step:
     """Prove a shape's view again, and return the arguments of its ``as_strided``."""
     cache, view = shape.cache, shape.view
-    inner = view.inner_bytes
-    bases = cache.pages.bases
-    pages = Pages(bases, cache.pages.stride, inner // len(bases) if isinstance(inner, int) else 0)
-    rows = None if Axis.BYTES in view.axes else cache.states
-    verdict = prove(view, pages, cache.page_bytes, cache.payload, blocks or 1, rows)
-    strides = view.element_strides()
+    verdict, strides = verdict_on(view, cache), view.element_strides()
     if not isinstance(verdict, Proved) or strides is None:
         raise LayoutErrors((refused(verdict),))
     extents, steps = tuple([at(size, 1) for size in view.shape]), tuple([at(size, 1) for size in strides])

@@ -8,16 +8,17 @@ from attrs import evolve
 
 from kvlayout.algebra.affine import Affine, Size, divide
 from kvlayout.algebra.claims import Pages
-from kvlayout.algebra.kernel import Proved, fits, prove, within
-from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.kernel import Proved, fits, same, within
+from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.transforms import beside_rows, permute
 from kvlayout.algebra.units import Bytes
 from kvlayout.cache.paging import CacheLayout, own_pages
 from kvlayout.cache.registration import Engine, Entry, RegisteredTensor, Registration
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Content, Opaque, Semantic, Shape, packing
-from kvlayout.rules.presentation import Presentation, bytes_page, refused
+from kvlayout.rules.presentation import Presentation, bytes_page, refused, verdict_on
 from kvlayout.rules.rule import NoMatch, Registry
 
 if TYPE_CHECKING:
@@ -129,15 +130,34 @@ def shape_of(  # noqa: PLR0913, PLR0917 - what a layer is proved from
         return _named(outcome.error, registration)
     proof = outcome.value
     view = proof.view if proof.view is not None else cache.source
-    ordered = name is None or proof.claims[-1].name == "same"
-    content = _meaning(spec, registration.engine, ordered=ordered and Axis.BYTES not in view.axes)
+    left = name is None and goal.form == "lmcache"
+    content = _meaning(spec, registration.engine, ordered=left or _keeps_order(proof, view, cache))
     pages, inner = cache.pages, view.inner_bytes
     shown = inner // len(pages.bases) if type(inner) is int else cache.page_bytes
     reach = pages.bases[-1] + (blocks - 1) * pages.stride + max(shown, pages.covered)
     item, simple = cache.source.dtype.itemsize, not cache.listed and view.dtype.itemsize <= cache.source.dtype.itemsize
     windows = tuple([(start, pages.stride, cache.page_bytes) for start in pages.bases])
-    same = name is None and goal.form == "lmcache"
-    return Shape(spec, cache, name, proof, view, same, content, reach, item, simple, windows)
+    return Shape(spec, cache, name, proof, view, left, content, reach, item, simple, windows)
+
+
+def _keeps_order(proof: Proved, view: Layout, cache: CacheLayout) -> bool:
+    """Tell whether the axes of a view read what the registered axes of the same names do.
+
+    That a rule proved "the same" is not enough: it chose the layout that its view is the same as.
+    """
+    if proof.claims[-1].name != "same" or not set(view.axes) <= set(cache.source.axes):
+        return False
+    ordered = beside_rows(cache.source).unwrap() if Axis.KERNEL_PAGE in cache.source.axes else cache.source
+    sizes = dict(zip(cache.source.axes, cache.source.shape, strict=True))
+    order = []
+    for axis, size in zip(view.axes, view.shape, strict=True):
+        position = ordered.axes.index(axis)
+        rows = axis in (Axis.TOKEN, Axis.STATE)
+        if size != (cache.states if rows else sizes[axis]):
+            return False
+        order += [position - 1, position] if rows and ordered is not cache.source else [position]
+    expected = permute(ordered, order)
+    return isinstance(expected, Ok) and isinstance(same(expected.value, view), Proved)
 
 
 def _meaning(spec: Spec, engine: Engine, *, ordered: bool) -> Content:
@@ -150,7 +170,7 @@ def _meaning(spec: Spec, engine: Engine, *, ordered: bool) -> Content:
 
 def _left(cache: CacheLayout) -> Result[Proved, LayoutError]:
     """Prove that a tensor can stay as it is."""
-    verdict = prove(cache.source, cache.pages, cache.page_bytes, cache.payload, cache.blocks, cache.states)
+    verdict = verdict_on(cache.source, cache)
     return Ok(verdict) if isinstance(verdict, Proved) else Err(refused(verdict))
 
 

@@ -13,7 +13,7 @@ from kvlayout.cache.registration import Entry, RegisteredTensor
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Placed, Shape
 
-__all__ = ["overlap_errors"]
+__all__ = ["overlap_errors", "storage_of", "tracks_of"]
 
 #: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
 _ENOUGH: Final = 10_000
@@ -37,22 +37,25 @@ def overlap_errors(
 ) -> list[LayoutError]:
     """Prove of these storages that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
     meetings: _Meetings = {}
-    for storage, tracks in _tracks(placed, caches, storages).items():
+    for storage, tracks in tracks_of(placed, caches, storages).items():
         if len(tracks) > 1:
             _meet(storage, tracks, blocks, meetings)
     return [_error(pair, meeting, placed, caches) for pair, meeting in meetings.items()]
 
 
-def _storage(caches: Mapping[str, Entry], layer: str) -> int:
+def storage_of(caches: Mapping[str, Entry], layer: str) -> int:
+    """Return the storage that a layer lies on."""
     entry = caches[layer]
     return entry.storage if isinstance(entry, RegisteredTensor) else entry[0].storage
 
 
-def _tracks(placed: Sequence[Placed], caches: Mapping[str, Entry], storages: Collection[int]) -> dict[int, list[Track]]:
+def tracks_of(
+    placed: Sequence[Placed], caches: Mapping[str, Entry], storages: Collection[int]
+) -> dict[int, list[Track]]:
     """Return the distinct windows on each storage, with the groups that own them."""
     seats: dict[tuple[int, Size, Shape], set[int]] = {}
     for layer, index, shape, base in placed:
-        storage = _storage(caches, layer)
+        storage = storage_of(caches, layer)
         if storage in storages:
             seats.setdefault((storage, base, shape), set()).add(index)
     windows: dict[tuple[int, Size, Size, int], set[int]] = {}
@@ -92,7 +95,7 @@ def _error(
         for one in placed
         if one.group in pair
         and any(
-            (_storage(caches, one.layer), one.base + start, stride, page, one.group) in meeting.windows
+            (storage_of(caches, one.layer), one.base + start, stride, page, one.group) in meeting.windows
             for start, stride, page in one.shape.windows
         )
     )

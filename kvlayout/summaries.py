@@ -12,12 +12,14 @@ from attrs import evolve, frozen
 
 from kvlayout.algebra.affine import Size
 from kvlayout.algebra.claims import Claim
-from kvlayout.algebra.kernel import Proved, within
+from kvlayout.algebra.kernel import Proved, fibre, within
+from kvlayout.algebra.kernel import Verdict as KernelVerdict
 from kvlayout.algebra.units import Bytes
 from kvlayout.cache.page import PageMap, page_map
 from kvlayout.cache.registration import Group, RegisteredTensor
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.plans import Content, Placed, Plan, Verdict, packing
+from kvlayout.sharing import storage_of, tracks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +103,10 @@ class GroupPlan:
 
 def summarise_layers(plan: Plan) -> Mapping[str, LayerPlan]:
     """Return the layers that planned, in the order of registration, then excluded ones without a cache."""
-    made = {placed.layer: _served(plan, placed) for placed in plan.placed}
+    caches, blocks = plan.registration.caches, 1 if plan.blocks is None else plan.blocks
+    storages = {storage_of(caches, placed.layer) for placed in plan.placed}
+    shared = {storage: fibre(tracks, blocks) for storage, tracks in tracks_of(plan.placed, caches, storages).items()}
+    made = {placed.layer: _served(plan, placed, shared) for placed in plan.placed}
     for index, (group, disposition) in enumerate(zip(plan.registration.groups, plan.dispositions, strict=True)):
         if disposition.word == "excluded":
             for layer in group.layers:
@@ -121,11 +126,10 @@ def _source(plan: Plan, layer: str) -> tuple[RegisteredTensor, ...]:
     return (entry,) if isinstance(entry, RegisteredTensor) else entry
 
 
-def _served(plan: Plan, placed: Placed) -> LayerPlan:
+def _served(plan: Plan, placed: Placed, shared: Mapping[int, KernelVerdict]) -> LayerPlan:
     shape, source = placed.shape, _source(plan, placed.layer)
     view, storage = shape.view.shifted(Bytes(placed.base)), source[0].storage_nbytes
     inside = None if storage is None else within(view, storage)
-    shared = Claim("fibre", (("storage", source[0].storage), ("stride", shape.cache.pages.stride)))
     return LayerPlan(
         layer=placed.layer,
         group=placed.group,
@@ -134,10 +138,14 @@ def _served(plan: Plan, placed: Placed) -> LayerPlan:
         source=source,
         view=view,
         content=shape.content,
-        claims=(*shape.proof.claims, *(inside.claims if isinstance(inside, Proved) else ()), shared),
+        claims=shape.proof.claims + _claims(inside) + _claims(shared[source[0].storage]),
         open=("within",) if storage is None else (),
         page=page_map(shape.spec, shape.cache, packing(shape.spec, plan.registration.engine)),
     )
+
+
+def _claims(verdict: KernelVerdict | None) -> tuple[Claim, ...]:
+    return verdict.claims if isinstance(verdict, Proved) else ()
 
 
 def summarise_groups(plan: Plan) -> tuple[GroupPlan, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from attrs import frozen
 
-from kvlayout.algebra.claims import Pages, Refuted
+from kvlayout.algebra.claims import Pages, Refuted, Undecided
 from kvlayout.algebra.dtype import INT8, DType
 from kvlayout.algebra.kernel import Proved, Verdict, prove
 from kvlayout.algebra.layout import Axis, Layout
@@ -36,6 +36,7 @@ __all__ = [
     "prove_view",
     "refused",
     "token_page",
+    "verdict_on",
     "viewable",
 ]
 
@@ -95,16 +96,20 @@ def missing_hint() -> Err[LayoutError]:
     return Err(LayoutError(Code.MISSING_LAYOUT_HINT, expected="a layout hint or a layout name", actual="neither"))
 
 
+def verdict_on(view: Layout, cache: CacheLayout, source: Layout | None = None) -> Verdict:
+    """Return what the kernel says of a view of a layer's pages; with a source, also of the order that it reads in."""
+    covered, pages = view.inner_bytes, cache.pages
+    if not isinstance(covered, int):
+        return Undecided("page", f"pages of {covered} bytes")
+    shown = Pages(pages.bases, pages.stride, covered // len(pages.bases))
+    rows = None if Axis.BYTES in view.axes else cache.states
+    return prove(view, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
+
+
 def prove_view(view: Layout, cache: CacheLayout, source: Layout | None = None) -> Result[Proved, LayoutError]:
     """Prove a view of a layer's pages; with a source, also that it reads the same bytes in the same order."""
     settled = settle(view)
-    covered = settled.inner_bytes
-    pages = cache.pages
-    rows = cache.states if Axis.BYTES not in settled.axes else None
-    if not isinstance(covered, int):
-        return Err(LayoutError(Code.RULE_NOT_PROVED, expected="pages of one size", actual=f"{covered} bytes"))
-    shown = Pages(pages.bases, pages.stride, covered // len(pages.bases))
-    verdict = prove(settled, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
+    verdict = verdict_on(settled, cache, source)
     if not isinstance(verdict, Proved):
         return Err(refused(verdict))
     typed = viewable(settled.dtype, cache.source)

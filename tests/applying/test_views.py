@@ -361,6 +361,17 @@ def test_a_plan_of_other_tensors_is_stale(change: Callable[[dict[str, Any]], obj
     assert found == [(Code.STALE_PLAN, layer) for layer in layers]
 
 
+def test_a_stale_plan_says_what_it_was_for_and_what_there_is() -> None:
+    made = one(KV, tensor([3, 2, 64, 16], nbytes=1 << 20))
+    pools = live(made)
+    pools.caches["a"] = pools.caches["a"].transpose(1, 2)
+    with pytest.raises(LayoutErrors) as caught:
+        kvlayout.apply(planned(made).plan, pools.caches)
+    (error,) = caught.value.errors
+    assert error.expected == "[3, 2, 64, 16] of bfloat16, strides (2048, 1024, 16, 1), offset 0"
+    assert error.actual == "[3, 64, 2, 16] of bfloat16, strides (2048, 16, 1024, 1), offset 0"
+
+
 def test_a_list_may_be_a_tuple() -> None:
     made = pool_of_four()
     pools = live(made)

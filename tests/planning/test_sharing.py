@@ -131,6 +131,18 @@ def test_one_error_for_a_pair_over_all_storages() -> None:
     assert set(error.layers) == set(caches)
 
 
+def test_only_layers_that_keep_apart_claim_it() -> None:
+    caches = {
+        "a": state_row(STATE, 3, 2048),
+        "b": state_row(STATE, 3, 2048, base=512),
+        "c": state_row(STATE, 3, 2048, storage=1),
+    }
+    made = planned(document([group(list(caches), STATE)], caches))
+    assert [error.layers for error in made.errors] == [("a", "b")]
+    claims = {layer: {claim.name for claim in found.claims} for layer, found in made.plan.layers.items()}
+    assert [layer for layer, names in claims.items() if "fibre" in names] == ["c"]
+
+
 def test_layers_first_pools_never_meet() -> None:
     caches = {f"l{i}": state_row(STATE, 3, base=i * 3072) for i in range(4)}
     assert not planned(document([group(list(caches), STATE)], caches)).errors

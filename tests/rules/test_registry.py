@@ -12,7 +12,7 @@ from kvlayout.algebra.dtype import DTYPES, DType
 from kvlayout.algebra.kernel import Proved, own, page, prove
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok
-from kvlayout.algebra.transforms import Refusal
+from kvlayout.algebra.transforms import Refusal, beside_rows, join_rows
 from kvlayout.algebra.units import Bytes, raw
 from kvlayout.cache.paging import CacheLayout, own_pages
 from kvlayout.cache.spec import (
@@ -89,6 +89,40 @@ def shaped(
 def test_a_rule_that_is_passed_goes_first() -> None:
     found = view(FUSED, rules=answering(bytes_page))
     assert (found["rule"], found["shape"], found["dtype"], found["content"]) == ("mine", [3, 4096], "int8", "opaque")
+
+
+#: Fused, tokens outside heads in memory: its kernel pages can be joined row by row.
+NHD = one(KV, tensor([12, 2, 16, 16], [512, 16, 32, 1]))
+
+
+def joined(cache: CacheLayout) -> Layout:
+    return beside_rows(cache.source).then(join_rows).unwrap()
+
+
+def test_a_rule_that_keeps_the_order_of_the_registered_axes_is_semantic() -> None:
+    found = view(NHD, rules=answering(lambda c: prove_view(joined(c), c, beside_rows(c.source).unwrap())))
+    assert (found["rule"], found["shape"], found["content"]) == ("mine", [3, 2, 64, 16], "semantic")
+
+
+def renamed(cache: CacheLayout) -> Layout:
+    made = joined(cache)
+    return made.arranged(made.shape, made.strides, (Axis.BLOCK, Axis.PLANE, Axis.TOKEN, Axis.CHANNEL))
+
+
+def one_head(cache: CacheLayout) -> Layout:
+    axes = (Axis.BLOCK, Axis.TOKEN, Axis.HEAD, Axis.CHANNEL)
+    return shaped(cache, (3, 64, 1, 32), (4096, 64, 64, 2), axes, dtype=cache.source.dtype)
+
+
+def other_rows(cache: CacheLayout) -> Layout:
+    axes = (Axis.BLOCK, Axis.HEAD, Axis.TOKEN, Axis.CHANNEL)
+    return shaped(cache, (3, 2, 64, 16), (4096, 2048, 32, 2), axes, dtype=cache.source.dtype)
+
+
+@pytest.mark.parametrize("make", [renamed, one_head, other_rows])
+def test_a_view_that_is_only_the_same_as_itself_is_opaque(make: Callable[[CacheLayout], Layout]) -> None:
+    found = view(NHD, rules=answering(lambda cache: prove_view(make(cache), cache, make(cache))))
+    assert (found["rule"], found["content"]) == ("mine", "opaque")
 
 
 def test_a_rule_that_does_not_match_leaves_the_layer_to_the_next() -> None:

@@ -128,7 +128,7 @@ def forgotten(spec: StateSpec, cache: CacheLayout, goal: Presentation) -> Outcom
 def nothing(spec: StateSpec, cache: CacheLayout, goal: Presentation) -> Outcome:
     if cache.listed:
         return None  # E: return-value
-    if cache.opaque:
+    if cache.untouched:
         return NoMatch  # E: return-value
     return False  # E: return-value
 
