@@ -34,7 +34,9 @@ class Deployment:
         platform: whose attention backends and defaults hold.
         tp: tensor-parallel ranks.
         pp: pipeline-parallel ranks.
+        pp_rank: the one whose cache is planned.
         dcp: decode-context-parallel ranks.
+        dtype: element type of the model, as the engine's ``--dtype``.
         cache_dtype: element type of attention caches, as the engine's ``--kv-cache-dtype``.
         block_size: tokens a block, as asked for.
         kernel_block_sizes: what the attention backend accepts; empty is the platform's default backend.
@@ -53,7 +55,9 @@ class Deployment:
     platform: Platform = "cuda"
     tp: int = 1
     pp: int = 1
+    pp_rank: int = 0
     dcp: int = 1
+    dtype: str = "auto"
     cache_dtype: str = "auto"
     block_size: int | None = None
     kernel_block_sizes: tuple[KernelSize, ...] = ()

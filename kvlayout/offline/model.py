@@ -198,6 +198,9 @@ class Model:
         layers: layers with a cache, in the order in which the engine makes them.
         max_positions: tokens of the longest request that the model is made for.
         ssm_dtype: element type of recurrent states that the config asks for.
+        query_heads: attention heads that ask, which tensor parallelism must divide; those of the layers where unknown.
+        depth: decoder layers, with and without a cache, which pipeline parallelism divides.
+        positions: the decoder layer of each of ``layers``; empty where it is the first number of their names.
     """
 
     architecture: str
@@ -206,3 +209,6 @@ class Model:
     layers: tuple[Layer, ...]
     max_positions: int | None = None
     ssm_dtype: str | None = None
+    query_heads: int | None = None
+    depth: int | None = None
+    positions: tuple[int, ...] = ()
