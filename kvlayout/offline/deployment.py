@@ -70,3 +70,7 @@ class Deployment:
     max_batched_tokens: int | None = None
     chunk_size: int | None = None
     prefix_caching: bool = True
+
+
+def faults(deployment: Deployment) -> tuple[()]:
+    return ()

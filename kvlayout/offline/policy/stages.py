@@ -1,0 +1,63 @@
+"""Which layers a pipeline rank has.
+
+>>> bounds(10, 4)
+((0, 2), (2, 5), (5, 8), (8, 10))
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from kvlayout.offline.policy.values import Bunch, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvlayout.offline.model import Model
+
+__all__ = ["bounds", "on_stage", "stage_of"]
+
+
+def bounds(depth: int, stages: int) -> tuple[tuple[int, int], ...]:
+    """Return the first layer of each rank and the one behind its last; what is left over goes to the ranks before the
+    last one, from the back.
+    """
+    counts = [depth // stages] * stages
+    for index in range(2, depth % stages + 2):
+        counts[-index] += 1
+    return tuple(pairwise(accumulate(counts, initial=0)))
+
+
+def stage_of(model: Model, stages: int) -> dict[str, int]:
+    """Return the pipeline rank of each layer.
+
+    Raises:
+        RefusedError: there are more ranks than layers, or the layers' places are unknown.
+    """
+    if stages == 1:
+        return dict.fromkeys((layer.name for layer in model.layers), 0)
+    places = model.positions or tuple(_number(layer.name) for layer in model.layers)
+    depth = model.depth or max(places, default=-1) + 1
+    if stages > depth:
+        refuse("pp", f"at most {depth} stages, one a decoder layer", stages, f"set --pp to at most {depth}")
+    rank = [stage for stage, (start, end) in enumerate(bounds(depth, stages)) for _ in range(start, end)]
+    return {layer.name: rank[min(place, depth - 1)] for layer, place in zip(model.layers, places, strict=True)}
+
+
+def _number(name: str) -> int:
+    found = re.search(r"\.(\d+)(?:\.|$)", name)
+    if found is None:
+        refuse("pp", "layers with a number in their name", name)
+    return int(found[1])
+
+
+def on_stage(bunches: Sequence[Bunch], stage: dict[str, int], rank: int) -> list[Bunch]:
+    """Return the groups of the whole model with the layers of one rank only; a group may then be empty."""
+    mine: list[Bunch] = []
+    for bunch in bunches:
+        layers = tuple(layer for layer in bunch.layers if stage[layer] == rank)
+        leaves = {layer: bunch.leaves[layer] for layer in layers} if bunch.leaves and layers else bunch.leaves
+        mine.append(Bunch(layers, bunch.spec, leaves))
+    return mine
