@@ -1,0 +1,2 @@
+class KVConnectorOutput:
+    failed_recving: set[str]
