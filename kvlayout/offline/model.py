@@ -201,6 +201,7 @@ class Model:
         query_heads: attention heads that ask, which tensor parallelism must divide; those of the layers where unknown.
         depth: decoder layers, with and without a cache, which pipeline parallelism divides.
         positions: the decoder layer of each of ``layers``; empty where it is the first number of their names.
+        state_chunk: tokens that a recurrent kernel takes at once (``chunk_size``), which old engines align blocks to.
     """
 
     architecture: str
@@ -212,3 +213,4 @@ class Model:
     query_heads: int | None = None
     depth: int | None = None
     positions: tuple[int, ...] = ()
+    state_chunk: int | None = None
