@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvlayout.rules.presentation import Form
     from kvlayout.rules.rule import Registry
     from kvlayout.summaries import GroupPlan, LayerPlan
+    from kvlayout.warning import PlanWarning
 
 __all__ = [
     "Content",
@@ -165,6 +166,13 @@ class Plan:
         from kvlayout.summaries import summarise_groups
 
         return summarise_groups(self)
+
+    @cached_property
+    def warnings(self) -> tuple[PlanWarning, ...]:
+        """Where LMCache would refuse or misread these views, with the layers; empty where it reads them right."""
+        from kvlayout.warning import warn
+
+        return warn(self)
 
     def bind(self, blocks: int) -> Result[Plan, LayoutErrors]:
         """Plan again at a concrete block count, from the registration, so that nothing stale is kept."""

@@ -24,6 +24,7 @@ from kvlayout.errors import Code, LayoutError, LayoutErrors, explain, remedy
 from kvlayout.planning import attempt
 from kvlayout.plans import Plan
 from kvlayout.summaries import GroupPlan, LayerPlan
+from kvlayout.warning import PlanWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,12 +99,27 @@ def error_json(error: LayoutError) -> dict[str, Json]:
     }
 
 
+def warning_json(warning: PlanWarning) -> dict[str, Json]:
+    """Return one warning as ``--json`` has it."""
+    return {
+        "code": warning.code,
+        "group": warning.group,
+        "layers": list(warning.layers),
+        "message": warning.message,
+    }
+
+
 def plan_json(plan: Plan | None, errors: Iterable[LayoutError] = ()) -> dict[str, Json]:
-    """Return what ``--json`` prints: the layers that planned, all groups, and all errors."""
+    """Return what ``--json`` prints: the layers that planned, all groups, all errors, and the warnings.
+
+    A refusal hands nothing on, so there is nothing to warn of.
+    """
+    refused: list[Json] = [error_json(error) for error in errors]
     return {
         "layers": {} if plan is None else {name: layer_json(layer) for name, layer in plan.layers.items()},
         "groups": [] if plan is None else [group_json(group) for group in plan.groups],
-        "errors": [error_json(error) for error in errors],
+        "errors": refused,
+        "warnings": [] if plan is None or refused else [warning_json(warning) for warning in plan.warnings],
     }
 
 
@@ -112,7 +128,7 @@ def write_plan(plan: Plan) -> str:
     registration = json.loads(write_registration(plan.registration))
     document = {"format": _FORMAT, "version": _VERSION, "presentation": plan.form, "registration": registration}
     results = plan_json(plan)
-    return json.dumps(document | {"layers": results["layers"], "groups": results["groups"]}, indent=1)
+    return json.dumps(document | {key: results[key] for key in ("layers", "groups", "warnings")}, indent=1)
 
 
 def read_plan(text: str | bytes) -> Result[Plan, LayoutErrors]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvlayout.errors import LayoutError
     from kvlayout.plans import Plan
     from kvlayout.summaries import GroupPlan
+    from kvlayout.warning import PlanWarning
 
 __all__ = ["show_check", "show_errors", "show_plan"]
 
@@ -43,6 +44,8 @@ def show_plan(plan: Plan, errors: Sequence[LayoutError]) -> str:
         parts += [_groups(plan), Text()]
     if plan.layers:
         parts += [_layers(plan, console.width), Text()]
+    if plan.warnings and not errors:
+        parts += [*_warned(plan.warnings), _line(counted(len(plan.warnings), "warning"), "bold yellow"), Text()]
     if errors:
         parts += [*_refused(errors), _line(counted(len(errors), "error"), "bold red")]
     else:
@@ -208,7 +211,16 @@ def _proof(one: Treatment) -> Text:
     return text
 
 
-# ---------------------------------------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------------------------- warnings and refusals
+
+
+def _warned(warnings: Iterable[PlanWarning]) -> Iterable[RenderableType]:
+    """Return what LMCache would make of views that are right."""
+    for one in warnings:
+        place = "" if one.group is None else f"group {one.group}: "
+        count = f"{counted(len(one.layers), 'layer')} " if len(one.layers) > 1 else ""
+        yield Text.assemble((one.code, "bold yellow"), f": {clean(one.message)}")
+        yield Padding(_line(f"where  {place}{count}{names(one.layers)}"), (0, 0, 1, 2))
 
 
 def _refused(errors: Sequence[LayoutError]) -> Iterable[RenderableType]:

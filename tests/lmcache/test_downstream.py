@@ -1,0 +1,117 @@
+"""LMCache 0.5.6 reads our views as the engine means them, or the plan said before that it does not."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvlayout
+from kvlayout.engines.vllm import dump
+from kvlayout.errors import LayoutErrors
+from tests.lmcache.reading import downstream
+from tests.lmcache.registered import DATA, Registered, documents, registered
+from tests.lmcache.truth import wrong
+from tests.real.models import HINTS, LAYOUTS, MODELS, allocate
+from tests.real.test_vllm_views import ACCEPTED, KERNELS
+
+if TYPE_CHECKING:
+    from kvlayout.plans import Plan
+
+pytestmark = [pytest.mark.engine, pytest.mark.lmcache, pytest.mark.torch]
+
+SERVED = sorted(name for name, made in documents().items() if not made.get("expect", {}).get("errors"))
+
+
+def applied(live: Registered) -> kvlayout.applying.Applied:
+    engine = live.document["engine"]
+    return kvlayout.plan_then_apply(
+        live.config,
+        live.caches,
+        {"kv_layout": live.hint},
+        engine_version=engine["version"],
+        platform=engine["platform"],
+        dcp=live.dcp,
+    )
+
+
+def faults(live: Registered, plan: Plan, views: dict[str, Any]) -> dict[str, list[str]]:
+    """Return what LMCache gets wrong, layer by layer."""
+    read = downstream(live.config, views, live.hint, live.dcp)
+    found = {
+        layer: wrong(live.document, plan, layer, read.get(layer), live.dcp)
+        for group in plan.groups
+        if group.disposition == "served"
+        for layer in group.layers
+    }
+    moved = [one for group in plan.groups if group.disposition == "excluded" for one in group.layers if one in read]
+    return {layer: said for layer, said in found.items() if said} | {layer: ["moved"] for layer in moved}
+
+
+def warned_of(plan: Plan, found: dict[str, list[str]]) -> None:
+    """Check that warnings are about all that is wrong, and about nothing else."""
+    told = {layer for warning in plan.warnings for layer in warning.layers}
+    assert set(found) <= told, {layer: said for layer, said in found.items() if layer not in told}
+    for warning in plan.warnings:
+        right = [layer for layer in warning.layers if layer not in found]
+        # of layers that are merged, those that are like the first one are read right
+        assert len(right) < len(warning.layers) if warning.code == "lmcache-merged" else not right, (warning, right)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_group_of_a_document(name: str) -> None:
+    live = registered(documents()[name])
+    made = applied(live)
+    warned_of(made.plan, faults(live, made.plan, made.views))
+
+
+def test_captured_registrations_are_read_right_but_for_what_is_known() -> None:
+    """A warning on a real engine's registration is news: it is looked at, and then listed here."""
+    found = {}
+    for name in SERVED:
+        if (DATA / "registrations" / f"{name}.json").exists():
+            plan = applied(registered(documents()[name])).plan
+            if plan.warnings:
+                found[name] = sorted({warning.code for warning in plan.warnings})
+    assert found == {}
+
+
+def live_model(model: str, layout: str, kernel: int | None, blocks: int) -> Registered:
+    live = allocate(model, layout, kernel, blocks)
+    hint = HINTS.get(layout)
+    hints = {"kv_layout": hint} if hint else {}
+    document = json.loads(dump(live.config, live.caches, hints, engine_version="0.32.0", platform="cpu"))
+    return Registered(live.config, dict(live.caches), hint or "HND", 1, document)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize(("model", "layout", "kernel"), [one for one in ACCEPTED if one[1] in HINTS])
+def test_every_group_of_a_live_model(model: str, layout: str, kernel: int | None, blocks: int) -> None:
+    live = live_model(model, layout, kernel, blocks)
+    made = applied(live)
+    warned_of(made.plan, faults(live, made.plan, made.views))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout not in HINTS])
+def test_layouts_that_lmcache_refuses_by_name(model: str, layout: str) -> None:
+    if (model, layout, None) not in ACCEPTED:
+        pytest.skip("vLLM refuses it")
+    translate = import_module("lmcache.integration.vllm.utils").translate_vllm_kv_cache_layout
+    with pytest.raises(NotImplementedError):
+        translate(layout)
+    live = allocate(model, layout, None)
+    try:
+        plan = kvlayout.plan_then_apply(live.config, live.caches, {}).plan
+    except LayoutErrors:
+        return
+    (warning,) = plan.warnings
+    assert warning.code == "lmcache-layout"
+    assert set(warning.layers) == set(live.caches)
+    assert layout in warning.message
+
+
+def test_all_kernel_sizes_are_there() -> None:
+    assert {kernel for _, _, kernel in ACCEPTED} == set(KERNELS)
