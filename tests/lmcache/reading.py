@@ -8,6 +8,7 @@ first.
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import combinations
 from math import lcm
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,19 +73,32 @@ def downstream(config: Any, views: Mapping[str, Any], hint: str, dcp: int = 1) -
 
 
 def alone(group: Any, views: Mapping[str, Any], hint: str, dcp: int, chunk: int) -> dict[str, Layer]:
+    """Register one group; where LMCache refuses it, each layer alone, then each pair of those that it takes alone."""
+
+    def of(*layers: str) -> dict[str, Layer]:
+        part = SimpleNamespace(layer_names=list(layers), kv_cache_spec=group.kv_cache_spec)
+        return registration([part], views, hint, dcp, chunk)
+
+    found: dict[str, Layer] = {}
     try:
-        return registration([group], views, hint, dcp, chunk)
+        return of(*group.layer_names)
     except Exception as error:  # noqa: BLE001 - as above
         together = said(error)
-    found: dict[str, Layer] = {}
     for layer in group.layer_names:
-        one = SimpleNamespace(layer_names=[layer], kv_cache_spec=group.kv_cache_spec)
         try:
-            found |= registration([one], views, hint, dcp, chunk)
+            found |= of(layer)
         except Exception as error:  # noqa: BLE001 - as above
             found[layer] = Layer(error=said(error))
+    taken = [layer for layer in group.layer_names if layer in found and not found[layer].error]
+    for pair in combinations(taken, 2):
+        try:
+            of(*pair)
+        except Exception as error:  # noqa: BLE001 - as above
+            found |= dict.fromkeys(pair, Layer(error=said(error)))
     if any(layer.error for layer in found.values()):
-        return found
+        # what it says of the others it says of them together, the first one's numbers for all
+        rest = [layer for layer in group.layer_names if not found[layer].error]
+        return found | (of(*rest) if rest else {})
     return {layer: Layer(error=together) for layer in group.layer_names}
 
 

@@ -44,10 +44,20 @@ def registered(made: Json) -> Registered:
     """Build a document: in vLLM's classes, which have the numbers that the document says."""
     interface: Any = import_module("vllm.v1.kv_cache_interface")
     groups = [
-        interface.KVCacheGroupSpec(group["layers"], spec_of(group["spec"], group.get("layer_specs") or {}))
+        interface.KVCacheGroupSpec(
+            group["layers"],
+            spec_of(group["spec"], group.get("layer_specs") or {}),
+            host_resident=bool(group.get("host_resident")),
+            enable_kv_transfer=group.get("transferable", True),
+        )
         for group in made["groups"]
     ]
-    config = interface.KVCacheConfig(made["num_blocks"], [], groups)
+    placed = [
+        interface.KVCacheTensor(**placement)
+        for placement in made["placements"]
+        if placement["layer_stride"] is not None  # older engines have another class
+    ]
+    config = interface.KVCacheConfig(made["num_blocks"], placed, groups)
     config.kv_cache_layout = made["kv_cache_layout"]
     engine = made["engine"]
     hint = layout_hint(made["layout_hint"], made["kv_cache_layout"], engine["platform"])

@@ -4,60 +4,20 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import kvlayout
 from kvlayout.engines.vllm import dump
 from kvlayout.errors import LayoutErrors
-from tests.lmcache.reading import downstream
 from tests.lmcache.registered import DATA, Registered, documents, registered
-from tests.lmcache.truth import wrong
+from tests.lmcache.truth import applied, faults, warned_of
 from tests.real.models import HINTS, LAYOUTS, MODELS, allocate
 from tests.real.test_vllm_views import ACCEPTED, KERNELS
-
-if TYPE_CHECKING:
-    from kvlayout.plans import Plan
 
 pytestmark = [pytest.mark.engine, pytest.mark.lmcache, pytest.mark.torch]
 
 SERVED = sorted(name for name, made in documents().items() if not made.get("expect", {}).get("errors"))
-
-
-def applied(live: Registered) -> kvlayout.applying.Applied:
-    engine = live.document["engine"]
-    return kvlayout.plan_then_apply(
-        live.config,
-        live.caches,
-        {"kv_layout": live.hint},
-        engine_version=engine["version"],
-        platform=engine["platform"],
-        dcp=live.dcp,
-    )
-
-
-def faults(live: Registered, plan: Plan, views: dict[str, Any]) -> dict[str, list[str]]:
-    """Return what LMCache gets wrong, layer by layer."""
-    read = downstream(live.config, views, live.hint, live.dcp)
-    found = {
-        layer: wrong(live.document, plan, layer, read.get(layer), live.dcp)
-        for group in plan.groups
-        if group.disposition == "served"
-        for layer in group.layers
-    }
-    moved = [one for group in plan.groups if group.disposition == "excluded" for one in group.layers if one in read]
-    return {layer: said for layer, said in found.items() if said} | {layer: ["moved"] for layer in moved}
-
-
-def warned_of(plan: Plan, found: dict[str, list[str]]) -> None:
-    """Check that warnings are about all that is wrong, and about nothing else."""
-    told = {layer for warning in plan.warnings for layer in warning.layers}
-    assert set(found) <= told, {layer: said for layer, said in found.items() if layer not in told}
-    for warning in plan.warnings:
-        right = [layer for layer in warning.layers if layer not in found]
-        # of layers that are merged, those that are like the first one are read right
-        assert len(right) < len(warning.layers) if warning.code == "lmcache-merged" else not right, (warning, right)
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kvlayout
 from kvlayout.algebra.layout import Axis
 from kvlayout.algebra.units import raw
 from tests.documents.enumeration import (
@@ -18,10 +19,12 @@ from tests.documents.enumeration import (
     state_bytes,
     states_of,
 )
-from tests.lmcache.reading import Interval, Layer, joined
+from tests.lmcache.reading import Interval, Layer, downstream, joined
 
 if TYPE_CHECKING:
+    from kvlayout.applying import Applied
     from kvlayout.plans import Plan
+    from tests.lmcache.registered import Registered
 
 Json = dict[str, Any]
 
@@ -117,3 +120,38 @@ def wrong(made: Json, plan: Plan, layer: str, read: Layer | None, dcp: int) -> l
         found.append("taken for an indexer")
     found += [f"block {i}" for i in probes(made) if not hits(made, layer, i, read.block(i))]
     return found
+
+
+def applied(live: Registered) -> Applied:
+    engine = live.document["engine"]
+    return kvlayout.plan_then_apply(
+        live.config,
+        live.caches,
+        {"kv_layout": live.hint},
+        engine_version=engine["version"],
+        platform=engine["platform"],
+        dcp=live.dcp,
+    )
+
+
+def faults(live: Registered, plan: Plan, views: dict[str, Any]) -> dict[str, list[str]]:
+    """Return what LMCache gets wrong, layer by layer."""
+    read = downstream(live.config, views, live.hint, live.dcp)
+    found = {
+        layer: wrong(live.document, plan, layer, read.get(layer), live.dcp)
+        for group in plan.groups
+        if group.disposition == "served"
+        for layer in group.layers
+    }
+    moved = [one for group in plan.groups if group.disposition == "excluded" for one in group.layers if one in read]
+    return {layer: said for layer, said in found.items() if said} | {layer: ["moved"] for layer in moved}
+
+
+def warned_of(plan: Plan, found: dict[str, list[str]]) -> None:
+    """Check that warnings are about all that is wrong, and about nothing else."""
+    told = {layer for warning in plan.warnings for layer in warning.layers}
+    assert set(found) <= told, {layer: said for layer, said in found.items() if layer not in told}
+    for warning in plan.warnings:
+        right = [layer for layer in warning.layers if layer not in found]
+        # of layers that are merged, those that are like the first one are read right
+        assert len(right) < len(warning.layers) if warning.code == "lmcache-merged" else not right, (warning, right)
