@@ -22,8 +22,11 @@ from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.strict_json import EnoughError, Notes, SkipError, parse, show
 from kvlayout.errors import Code, LayoutErrors
 from kvlayout.offline.config import Config, Faults
+from kvlayout.offline.families.attention import attention
 from kvlayout.offline.families.known import KNOWN, Known
-from kvlayout.offline.model import Model
+from kvlayout.offline.families.unknown import language_model, refuse_strange, refuse_unknown
+from kvlayout.offline.lengths import longest_request
+from kvlayout.offline.model import Model, StateLayer
 
 __all__ = ["read_model"]
 
@@ -55,42 +58,52 @@ def read_model(text: bytes, *, generic: bool = False) -> Result[Model, LayoutErr
 
 
 def _model(root: Config, *, generic: bool) -> Model:
-    del generic
-    architecture, known = _known(root)
-    kind = root.text("model_type")
-    defaults = _defaults()
-    if known.inner:
-        text = root.child(known.inner) or Config({}, root.faults, root.at(known.inner))
-        kind = text.text("model_type")
-    else:
-        text = root
-    config = Config(text.fields, root.faults, text.path, defaults.get(kind, defaults.get(known.kind)))
+    architecture = _architecture(root)
+    known = KNOWN.get(architecture)
+    if known is None:
+        known = _generic(root) if generic else refuse_unknown(root)
+    config = _language(root, known)
+    read = known.read(config, known.layers)
+    states = any(isinstance(layer, StateLayer) for layer in read.layers)
     return Model(
         architecture,
         known.family,
-        _dtype(root, config),
-        known.read(config, known.layers),
-        config.maybe("max_position_embeddings"),
-        config.text("mamba_ssm_dtype") or config.text("mamba_ssm_cache_dtype") or None,
+        _dtype(root, config, known),
+        read.layers,
+        longest_request(config, scale="gemma3" not in root.text("model_type")),
+        _state_dtype(config, known),
+        config.maybe("num_attention_heads"),
+        read.depth,
+        read.positions,
+        _chunk(config) if states else None,
     )
 
 
-def _known(root: Config) -> tuple[str, Known]:
-    """Return the architecture and how to read it.
-
-    Raises:
-        SkipError: it is unknown, and the fault is noted.
-    """
+def _architecture(root: Config) -> str:
+    """Return the first architecture that is known, or that of the model type, or whatever the config has."""
     named = root.texts("architectures") or ()
-    for name in named:
-        if name in KNOWN:
-            return name, KNOWN[name]
     kind = root.text("model_type")
-    for name, known in KNOWN.items():
-        if not named and kind and known.kind == kind:
-            return name, known
-    root.fault("architectures", "an architecture whose layers are known")
-    raise SkipError
+    of_kind = (name for name, known in KNOWN.items() if not named and kind and known.kind == kind)
+    return next((name for name in named if name in KNOWN), None) or next(of_kind, named[0] if named else kind)
+
+
+def _generic(root: Config) -> Known:
+    """Return the reading of plain attention, or note what it does not explain."""
+    inner = language_model(root)
+    text = root.child(inner) if inner else root
+    refuse_strange(text or root)
+    layers = "language_model.model.layers" if inner else "model.layers"
+    return Known("attention, read generically", attention, "", layers, inner)
+
+
+def _language(root: Config, known: Known) -> Config:
+    """Return the object that describes the language model, with the defaults of its kind."""
+    inner = root
+    if known.inner:
+        inner = root.child(known.inner) or Config({}, root.faults, root.at(known.inner))
+    kind = inner.text("model_type")
+    defaults = _defaults()
+    return Config(inner.fields, root.faults, inner.path, defaults.get(kind, defaults.get(known.kind)))
 
 
 @cache
@@ -100,13 +113,27 @@ def _defaults() -> Mapping[str, Mapping[str, object]]:
     return found
 
 
-def _dtype(root: Config, config: Config) -> str:
-    """Return the element type that the engine takes: the config's, and 16 bits for 32."""
+def _dtype(root: Config, config: Config, known: Known) -> str:
+    """Return the element type that the engine takes: the config's, and 16 bits for more."""
     for where in (root, config):
         for key in ("dtype", "torch_dtype"):
             if where.has(key):
                 name = where.text(key).removeprefix("torch.")
                 if name not in _DTYPES:
                     where.fault(key, f"one of {', '.join(_DTYPES)}")
-                return "bfloat16" if name in ("float32", "float64") else name
+                return "float16" if name == "float16" and not known.halves else "bfloat16"
     return "bfloat16"
+
+
+def _state_dtype(config: Config, known: Known) -> str | None:
+    """Return the element type of recurrent states, where the engine takes it from the config."""
+    if not known.states_key or not config.has(known.states_key):
+        return None
+    name = config.text(known.states_key)
+    if name not in ("auto", *_DTYPES):
+        config.fault(known.states_key, f"one of auto, {', '.join(_DTYPES)}")
+    return name
+
+
+def _chunk(config: Config) -> int:
+    return config.maybe("mamba_chunk_size") or config.maybe("chunk_size") or 2048

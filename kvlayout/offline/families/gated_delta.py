@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from kvlayout.offline.config import Config
 from kvlayout.offline.families.heads import heads
-from kvlayout.offline.families.patterns import every, layer_types
-from kvlayout.offline.model import GatedDelta, Layer, StateLayer
+from kvlayout.offline.families.layers import Layers
+from kvlayout.offline.families.patterns import FULL, LINEAR, every, layer_types
+from kvlayout.offline.model import GatedDelta, StateLayer
 
 __all__ = ["gated_delta"]
 
-_FULL, _LINEAR = "full_attention", "linear_attention"
 
-
-def gated_delta(config: Config, prefix: str) -> tuple[Layer, ...]:
+def gated_delta(config: Config, prefix: str) -> Layers:
     """Return delta nets, and full attention where ``layer_types`` or ``full_attention_interval`` says."""
     count, full, delta = config.layers(), heads(config), delta_net(config)
     interval = config.whole("full_attention_interval", default=4)
-    kinds = layer_types(config, count, (_LINEAR, _FULL)) or every(interval, count, _FULL, _LINEAR)
-    return tuple(
+    kinds = layer_types(config, count, (LINEAR, FULL)) or every(interval, count, FULL, LINEAR)
+    made = (
         full.layer(f"{prefix}.{i}.self_attn.attn")
-        if kind == _FULL
+        if kind == FULL
         else StateLayer(f"{prefix}.{i}.linear_attn", "GDN_ATTN", delta)
         for i, kind in enumerate(kinds)
     )
+    return Layers(tuple(made), count)
 
 
 def delta_net(config: Config) -> GatedDelta:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvlayout.offline.config import Config
 from kvlayout.offline.model import AttentionLayer
 
-__all__ = ["Heads", "heads"]
+__all__ = ["Heads", "heads", "share"]
 
 
 class Heads(NamedTuple):
@@ -22,25 +22,32 @@ class Heads(NamedTuple):
     kv: int
     size: int
 
-    def layer(self, name: str, window: int | None = None, chunk: int | None = None) -> AttentionLayer:
+    def layer(
+        self, name: str, window: int | None = None, chunk: int | None = None, shares: str | None = None
+    ) -> AttentionLayer:
         """Return a layer of these heads."""
-        return AttentionLayer(name, self.query, self.kv, self.size, self.size, window, chunk)
+        return AttentionLayer(name, self.query, self.kv, self.size, self.size, window, chunk, shares)
 
 
-def heads(config: Config, query_key: str = "num_attention_heads", kv_key: str = "num_key_value_heads") -> Heads:
-    """Return the heads of a config: as many key as query heads and equal shares of the width, where it does not say."""
-    query = config.whole(query_key)
-    kv = config.whole(kv_key, default=query)
+def heads(config: Config, *, own_size: bool = True) -> Heads:
+    """Return the heads of a config: as many key as query heads, and equal shares of the width, where it does not say.
+
+    Args:
+        config: the config.
+        own_size: ``head_dim`` holds where it is given; otherwise the engine divides the width whatever it says.
+    """
+    query = config.whole("num_attention_heads")
+    kv = config.whole("num_key_value_heads", default=query)
     if query % kv:
-        config.fault(kv_key, f"a divisor of {query_key} ({query})")
-    return Heads(query, kv, head_size(config, query, query_key))
+        config.fault("num_key_value_heads", f"a divisor of num_attention_heads ({query})")
+    if own_size and config.has("head_dim"):
+        return Heads(query, kv, config.whole("head_dim"))
+    return Heads(query, kv, share(config, "hidden_size", query, "num_attention_heads"))
 
 
-def head_size(config: Config, query: int, query_key: str = "num_attention_heads") -> int:
-    """Return ``head_dim``, or an equal share of ``hidden_size``."""
-    if config.has("head_dim"):
-        return config.whole("head_dim")
-    hidden = config.whole("hidden_size")
-    if hidden % query:
-        config.fault(query_key, f"a divisor of hidden_size ({hidden}), or head_dim")
-    return max(hidden // query, 1)
+def share(config: Config, key: str, parts: int, parts_key: str) -> int:
+    """Return an equal share of a width."""
+    width = config.whole(key)
+    if width % parts:
+        config.faults.note(config.at(key), f"a multiple of {parts_key} ({parts})", str(width))
+    return max(width // parts, 1)

@@ -1,0 +1,96 @@
+"""Architectures that are not known: what a reading would need, and plain attention where that is asked for.
+
+A config with fields of latent or recurrent layers is never read as plain attention: their cache is something else.
+
+>>> from kvlayout.offline.config import Config, Faults
+>>> strange({"hidden_size": 64, "ssm_state_size": 16, "kv_lora_rank": None})
+('ssm_state_size',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from kvlayout.cache.strict_json import ABSENT, SkipError, show
+from kvlayout.offline.config import Config
+
+__all__ = ["ATTENTION_FIELDS", "language_model", "refuse_strange", "refuse_unknown", "strange"]
+
+#: What plain attention is read from.
+ATTENTION_FIELDS: Final = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads (where it differs)",
+    "head_dim (or hidden_size)",
+    "sliding_window and layer_types (where there are windows)",
+)
+
+#: Starts of names that describe layers which keep something else than keys and values.
+_OTHER: Final = (
+    "attn_layer_",
+    "attention_chunk_size",
+    "block_types",
+    "compress_ratio",
+    "conv_kernel",
+    "conv_L_cache",
+    "d_conv",
+    "d_state",
+    "expand",
+    "hybrid_",
+    "index_",
+    "kv_lora_rank",
+    "kv_shared",
+    "layers_block_type",
+    "linear_",
+    "lru_",
+    "mamba",
+    "num_kv_shared_layers",
+    "qk_rope_head_dim",
+    "recurrent",
+    "rwkv",
+    "short_conv",
+    "ssm_",
+    "state_",
+    "time_",
+)
+
+#: Objects in which configs keep their language model.
+_INNER: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+
+
+def language_model(root: Config) -> str:
+    """Return the key of the object that describes the language model, ``""`` where it is the config itself."""
+    if root.has("num_hidden_layers"):
+        return ""
+    return next((key for key in _INNER if isinstance(root.get(key), Mapping)), "")
+
+
+def strange(fields: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the fields that say that a layer keeps something else than keys and values."""
+    return tuple(key for key, value in fields.items() if key.startswith(_OTHER) and value not in (None, 0, False, []))
+
+
+def refuse_unknown(root: Config) -> NoReturn:
+    """Note that the architecture is unknown, and what a reading of it would need.
+
+    Raises:
+        SkipError: always.
+    """
+    inner = root.child(language_model(root)) if language_model(root) else root
+    other = strange(root.fields if inner is None else inner.fields)
+    needs = f"an architecture whose layers are known; a reading would need {', '.join(ATTENTION_FIELDS)}"
+    if other:
+        needs += f", and the meaning of {', '.join(other[:8])}"
+    advice = "update kvlayout" if other else "pass --generic to read it as plain attention, if that is what it is"
+    named = root.get("architectures") or root.get("model_type") or ABSENT
+    first = named[0] if isinstance(named, list) else named
+    path = "architectures" if root.has("architectures") or not root.has("model_type") else "model_type"
+    root.faults.note(root.at(path), needs, show(first), advice)
+    raise SkipError
+
+
+def refuse_strange(config: Config) -> None:
+    """Note each field that plain attention does not explain."""
+    for key in strange(config.fields):
+        config.fault(key, "a model of plain attention only, as asked for", "leave out --generic, or update kvlayout")

@@ -1,0 +1,65 @@
+"""How long a request may be, as a config says and the engine takes it.
+
+>>> from kvlayout.offline.config import Config, Faults
+>>> scaled = {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}}
+>>> longest_request(Config(scaled, Faults()))
+16384
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kvlayout.offline.config import MAX_SIZE, Config
+
+__all__ = ["longest_request"]
+
+#: The fields that say how long a request may be; the least of them holds.
+_LENGTHS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+
+#: Kinds of scaled positions whose length is that of the config already.
+_SCALED: Final = frozenset(("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"))
+
+
+def longest_request(config: Config, *, scale: bool = True) -> int | None:
+    """Return the tokens of the longest request, ``None`` where the config does not say.
+
+    Args:
+        config: the config.
+        scale: the length is to be multiplied where positions are scaled by a factor.
+    """
+    lengths = [config.maybe(key) for key in _LENGTHS]
+    longest = config.maybe("model_max_length") or min((length for length in lengths if length), default=None)
+    if longest is None:
+        return None
+    factor: float = 1
+    for rope in _ropes(config):
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind == "longrope" and config.has("original_max_position_embeddings"):
+            return config.maybe("original_max_position_embeddings")
+        if kind not in _SCALED:
+            factor = _number(rope.get("factor"), factor)
+    return int(min(longest * factor, MAX_SIZE)) if scale else longest
+
+
+def _ropes(config: Config) -> Iterator[Mapping[str, object]]:
+    """Yield the descriptions of positions: one, or one for each kind of layer."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(rope, Mapping):
+        return
+    inner = [value for value in rope.values() if isinstance(value, Mapping)]
+    yield from inner or [rope]
+
+
+def _number(value: object, default: float) -> float:
+    return value if type(value) in (int, float) and isinstance(value, (int, float)) and value > 0 else default
