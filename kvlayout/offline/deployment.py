@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, final
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias, final, get_args
 
 from attrs import frozen
 
-__all__ = ["CacheMode", "Deployment", "KernelSize", "LayoutName", "Platform"]
+from kvlayout.errors import Code, LayoutError
+
+__all__ = ["CacheMode", "Deployment", "KernelSize", "LayoutName", "Platform", "faults"]
 
 CacheMode: TypeAlias = Literal["none", "align", "all"]
 LayoutName: TypeAlias = Literal["LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"]
@@ -49,6 +52,7 @@ class Deployment:
         max_batched_tokens: tokens of one scheduler step.
         chunk_size: tokens of one object of the store.
         prefix_caching: blocks are found again by their content.
+        hybrid_manager: kinds of layers are managed apart; an engine turns it off for a connector that can't take that.
     """
 
     engine: str = "vllm-0.32"
@@ -70,7 +74,48 @@ class Deployment:
     max_batched_tokens: int | None = None
     chunk_size: int | None = None
     prefix_caching: bool = True
+    hybrid_manager: bool = True
 
 
-def faults(deployment: Deployment) -> tuple[()]:
-    return ()
+#: Numbers of a deployment stay far below 64 bits, so that the bytes of a page do as well.
+_MOST: Final = 2**40
+
+_COUNTS: Final = ("tp", "pp", "dcp")
+_TOKENS: Final = ("block_size", "max_model_len", "max_batched_tokens", "chunk_size", "cache_memory")
+_CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
+    "platform": get_args(Platform),
+    "mamba_cache_mode": (None, *get_args(CacheMode)),
+    "mamba_cache_dtype": ("auto", "float32", "float16", "bfloat16"),
+    "mamba_ssm_dtype": (None, "auto", "float32", "float16", "bfloat16"),
+    "layout": (None, *get_args(LayoutName)),
+    "dtype": ("auto", "bfloat16", "float16", "float32"),
+}
+
+
+def faults(deployment: Deployment) -> tuple[LayoutError, ...]:
+    """Return everything that no engine takes: sizes below 1, words that it does not know.
+
+    >>> [(fault.path, fault.actual) for fault in faults(Deployment(tp=0, block_size=-16))]
+    [('tp', '0'), ('block_size', '-16')]
+    """
+    found: list[LayoutError] = []
+
+    def note(path: str, expected: str, actual: object) -> None:
+        text = repr(actual) if isinstance(actual, str) else str(actual)
+        fix = f"set --{path.replace('_', '-')}"
+        found.append(LayoutError(Code.BAD_CONFIG, expected=expected, actual=text, path=path, fix=fix))
+
+    for path in _COUNTS + _TOKENS:
+        number: int | None = getattr(deployment, path)
+        if number is not None and not 1 <= number <= _MOST:
+            note(path, "a whole number from 1", number)
+    if not 0 <= deployment.pp_rank < max(deployment.pp, 1):
+        note("pp_rank", f"a pipeline rank below {deployment.pp}", deployment.pp_rank)
+    for size in deployment.kernel_block_sizes:
+        if not 1 <= size.tokens <= _MOST:
+            note("kernel_block_sizes", "a whole number from 1", size.tokens)
+    for path, words in _CHOICES.items():
+        word: str | None = getattr(deployment, path)
+        if word not in words:
+            note(path, f"one of {', '.join(known for known in words if known)}", word)
+    return tuple(found)

@@ -1,13 +1,13 @@
 """The block that attention and recurrent states share: so long that a page of keys holds a whole state.
 
->>> hybrid(32, 2048, 1085440, [(KernelSize(32),)])
-SharedBlock(tokens=544, page=1114112)
+>>> hybrid(32, 2048, 1085440, (KernelSize(32),))
+SharedBlock(tokens=544, state_tokens=544, page=1114112)
 """
 
 from __future__ import annotations
 
-from math import ceil, lcm
-from typing import TYPE_CHECKING, Final, NamedTuple
+from math import lcm
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.policy.kernels import Sizes, smallest
@@ -15,31 +15,45 @@ from kvlayout.offline.policy.kernels import Sizes, smallest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LATENT_TOKENS", "KernelSize", "SharedBlock", "hybrid"]
-
-#: Latent kernels count kernel blocks in multiples of this many tokens.
-LATENT_TOKENS: Final = 128
+__all__ = ["KernelSize", "SharedBlock", "hybrid"]
 
 
 class SharedBlock(NamedTuple):
-    """Tokens a block of attention, and the bytes of the page that states are padded to."""
+    """Tokens a block of attention and of states, and the bytes of the page that states are padded to."""
 
     tokens: int
+    state_tokens: int
     page: int
 
 
-def hybrid(block: int, token_bytes: int, state_bytes: int, backends: Sequence[Sizes], least: int = 1) -> SharedBlock:
+def hybrid(  # noqa: PLR0913 - all that the block depends on
+    block: int,
+    token_bytes: int,
+    state_bytes: int,
+    first: Sizes,
+    *,
+    every: Sequence[Sizes] = (),
+    least: int = 1,
+    chunk: int | None = None,
+) -> SharedBlock:
     """Return the block of a hybrid model.
 
     Args:
         block: tokens a block so far: the default, or what the user asked for.
         token_bytes: bytes of one token of one attention layer.
         state_bytes: bytes of the states of one recurrent layer.
-        backends: kernel blocks of the attention backends, that of the first layer first.
-        least: tokens that the block is a multiple of beside them.
+        first: kernel blocks of the first attention layer's backend.
+        every: kernel blocks of all backends, where the engine rounds to them.
+        least: tokens that the unit of rounding is at least.
+        chunk: tokens that a recurrent kernel takes at once, where it keeps the state of every block.
     """
-    unit = max(smallest(backends[0]), block, least)
-    tokens = unit * ceil(state_bytes / (unit * token_bytes))
-    every = lcm(*map(smallest, backends))
-    tokens = max(block, -(-tokens // every) * every)
-    return SharedBlock(tokens, tokens * token_bytes)
+    unit = max(smallest(first), block, least)
+    if chunk is None:
+        tokens = unit * -(-state_bytes // (unit * token_bytes))
+    else:
+        unit = lcm(chunk, unit)
+        tokens = unit * -(-state_bytes // (unit * token_bytes))
+    whole = lcm(*map(smallest, every))
+    tokens = -(-tokens // whole) * whole
+    longest = max(block, tokens)
+    return SharedBlock(longest, longest if chunk is None else tokens, longest * token_bytes)

@@ -13,7 +13,7 @@ from math import lcm
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvlayout.offline.deployment import KernelSize
-from kvlayout.offline.policy.values import refuse
+from kvlayout.offline.policy.values import refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,9 @@ def preferred(backends: Sequence[Sizes], default: int) -> int:
     for block in sorted(candidates):
         if all(_holds(sizes, block) for sizes in backends):
             return block
-    refuse("kernel_block_sizes", "a block size that all attention backends accept", "; ".join(map(written, backends)))
+    raise refused(
+        "kernel_block_sizes", "a block size that all attention backends accept", "; ".join(map(written, backends))
+    )
 
 
 def common(block: int, backends: Sequence[Sizes]) -> int:
@@ -79,7 +81,7 @@ def common(block: int, backends: Sequence[Sizes]) -> int:
             return tokens
     sizes = "; ".join(map(written, backends))
     fix = f"set --block-size to a multiple of {lcm(*map(smallest, backends))}"
-    refuse("block_size", f"a block of whole kernel blocks ({sizes})", f"{block} tokens", fix)
+    raise refused("block_size", f"a block of whole kernel blocks ({sizes})", f"{block} tokens", fix)
 
 
 def largest_within(sizes: Sizes, token_bytes: int, budget: int) -> int:

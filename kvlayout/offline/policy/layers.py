@@ -12,21 +12,31 @@ kvlayout.offline.policy.values.RefusedError: ...
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.spec import StateField
 from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.model import AttentionLayer, CrossLayer, KimiDelta, LatentLayer, StateLayer
-from kvlayout.offline.policy.kernels import Sizes
-from kvlayout.offline.policy.values import LayerSpec, refuse
+from kvlayout.offline.policy.kernels import Sizes, largest_within, smallest
+from kvlayout.offline.policy.values import LayerSpec, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kvlayout.offline.model import Layer, Recurrence
 
-__all__ = ["CacheType", "Rank", "cache_type", "is_indexer", "layer_spec", "rank_heads", "state_fields"]
+__all__ = [
+    "CACHE_TYPES",
+    "PLAIN_TYPES",
+    "CacheType",
+    "Rank",
+    "cache_type",
+    "layer_spec",
+    "rank_heads",
+    "state_bytes",
+    "state_fields",
+]
 
 
 class CacheType(NamedTuple):
@@ -43,8 +53,8 @@ class CacheType(NamedTuple):
 
 
 _BYTES: Final = CacheType("uint8")
-#: What ``--kv-cache-dtype`` can say. fp8 of any kind lies in a tensor of plain bytes.
-CACHE_TYPES: Final[Mapping[str, CacheType]] = {
+#: What ``--kv-cache-dtype`` can say in every version. fp8 of any kind lies in a tensor of plain bytes.
+PLAIN_TYPES: Final[Mapping[str, CacheType]] = {
     "auto": CacheType(None),
     "float16": CacheType("float16"),
     "bfloat16": CacheType("bfloat16"),
@@ -52,6 +62,10 @@ CACHE_TYPES: Final[Mapping[str, CacheType]] = {
     "fp8_e4m3": _BYTES,
     "fp8_e5m2": _BYTES,
     "fp8_ds_mla": CacheType("uint8", latent_bytes=656, latent_only=True),
+}
+#: And where the scales of a head and a token lie beside its elements.
+CACHE_TYPES: Final[Mapping[str, CacheType]] = {
+    **PLAIN_TYPES,
     "int8_per_token_head": CacheType("int8", extra=8),
     "fp8_per_token_head": CacheType("uint8", extra=8),
     "int4_per_token_head": CacheType("uint8", extra=8, halved=True),
@@ -66,7 +80,7 @@ def cache_type(word: str, known: Mapping[str, CacheType]) -> CacheType:
     """
     found = known.get(word)
     if found is None:
-        refuse("cache_dtype", f"one of {', '.join(known)}", repr(word))
+        raise refused("cache_dtype", f"one of {', '.join(known)}", repr(word))
     return found
 
 
@@ -81,8 +95,10 @@ class Rank(NamedTuple):
         state_padded: bytes of a state's page, where it is padded.
         cache_mode: which states are kept.
         sizes: kernel blocks of the attention backend; ``indexer`` those of an indexer.
-        sparse: latent attention is sparse, so that blocks lie whole rows apart.
-        widen: a sliding window takes the largest kernel block of the page, and not the block of other layers.
+        sparse: latent attention is sparse.
+        apart: blocks lie whole rows, or whole kernel blocks, apart.
+        window_block: a sliding window starts from the smallest kernel block, or from the largest of the page.
+        leaders: latent layers that have an indexer.
     """
 
     tp: int
@@ -98,6 +114,8 @@ class Rank(NamedTuple):
     sizes: Sizes
     indexer: Sizes
     sparse: bool
+    apart: bool
+    window_block: Literal["smallest", "largest"]
     leaders: frozenset[str]
 
 
@@ -108,13 +126,10 @@ def rank_heads(heads: int, tp: int) -> int:
         RefusedError: neither divides the other.
     """
     if heads % tp and tp % heads:
-        refuse("tp", f"a divisor or a multiple of {heads} key and value heads", tp, f"set --tp to a divisor of {heads}")
+        raise refused(
+            "tp", f"a divisor or a multiple of {heads} key and value heads", tp, f"set --tp to a divisor of {heads}"
+        )
     return max(1, heads // tp)
-
-
-def is_indexer(layer: Layer) -> bool:
-    """Return whether a layer is the cache of an indexer."""
-    return isinstance(layer, LatentLayer) and layer.index_bytes is not None
 
 
 def state_fields(recurrence: Recurrence, rank: Rank) -> Iterator[StateField]:
@@ -170,7 +185,7 @@ def _row(elements: int, rank: Rank) -> tuple[int, str]:
 def _whole(rank: Rank, sizes: Sizes | None = None) -> KernelSize | None:
     """Return the kernel blocks that a packed block must hold whole: those of a backend with exact sizes only."""
     sizes = rank.sizes if sizes is None else sizes
-    if any(size.multiple for size in sizes):
+    if not rank.apart or any(size.multiple for size in sizes):
         return None
     return KernelSize(max(size.tokens for size in sizes), multiple=True)
 
@@ -190,7 +205,12 @@ def _attention(layer: AttentionLayer, rank: Rank) -> LayerSpec:
     )
     if layer.chunk is not None:
         return spec._replace(kind="chunked", chunk=layer.chunk)
-    return spec if layer.window is None else spec._replace(kind="sliding", window=layer.window)
+    if layer.window is None:
+        return spec
+    token = spec.heads * row
+    smallest_block = rank.window_block == "smallest"
+    block = smallest(rank.sizes) if smallest_block else largest_within(rank.sizes, token, token * rank.block)
+    return spec._replace(kind="sliding", window=layer.window, block=block)
 
 
 def _latent(layer: LatentLayer, rank: Rank) -> LayerSpec:
@@ -210,7 +230,7 @@ def _latent(layer: LatentLayer, rank: Rank) -> LayerSpec:
     row, dtype = _row(width, rank)
     row = rank.cache.latent_bytes or row
     align: int | KernelSize | None = _whole(rank)
-    if rank.sparse:
+    if rank.sparse and rank.apart:
         align = KernelSize(64, multiple=True) if rank.cache.element == "uint8" else row
     spec = LayerSpec("latent", rank.block, 1, row, width, 0, dtype, rank.mode, align=align)
     if layer.window is not None:

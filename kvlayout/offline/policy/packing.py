@@ -2,8 +2,8 @@
 
 >>> keys = LayerSpec("full", 64, 1, 1152)
 >>> state = LayerSpec("state", 64, 1, 40000, sharded=False)
->>> [len(bunch.layers) for bunch in packed({"a": keys, "b": state, "c": state, "d": keys})]
-[2, 1, 1]
+>>> [bunch.layers for bunch in packed({"a": keys, "b": state, "c": state, "d": keys, "e": state, "f": state})]
+[('a', 'd'), ('b', 'e'), ('c', 'f')]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvlayout.offline.policy.grouping import uniform
+from kvlayout.offline.policy.alike import uniform
 from kvlayout.offline.policy.values import Bunch, LayerSpec
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class _Bucket(NamedTuple):
         return sum(ceil(len(names) / groups) * page for page, names in self.pages.items())
 
 
-def packed(specs: Mapping[str, LayerSpec]) -> list[Bunch]:
+def packed(specs: Mapping[str, LayerSpec], *, windows: bool = True) -> list[Bunch]:
     """Return the groups of layers whose pages differ in size.
 
     Layers that can share ids are dealt out so that the groups of all kinds fill the same block as evenly as they can;
-    states, and windows where nothing else decides, are split until they fit into the block that attention needs.
+    states, and ``windows`` where nothing else decides, are split until they fit into the block that attention needs.
     """
     buckets = _buckets(specs)
     least = max((b.repeats for b in buckets if b.balanced and len(b.pages) > 1), default=0)
@@ -59,7 +59,7 @@ def packed(specs: Mapping[str, LayerSpec]) -> list[Bunch]:
 
     def shrinks(bucket: _Bucket) -> bool:
         kind = bucket.first.kind
-        return kind == "state" or (repeats is None and kind in ("sliding", "sliding-latent"))
+        return kind == "state" or (windows and repeats is None and kind in ("sliding", "sliding-latent"))
 
     anchor = max(b.widest(len(b.layers) if shrinks(b) else splits(b)) for b in buckets)
     groups: list[Bunch] = []

@@ -16,15 +16,17 @@ from kvlayout.algebra.affine import BLOCK_COUNT, Size, divide, pair
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.registration import Placement, RegisteredTensor
 from kvlayout.errors import Code
+from kvlayout.offline.policy.request import kernel_block
 from kvlayout.offline.policy.strides import apart, is_outermost, strides
-from kvlayout.offline.policy.values import Bunch, LayerSpec, refuse
+from kvlayout.offline.policy.values import Bunch, LayerSpec, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvlayout.offline.deployment import LayoutName
+    from kvlayout.offline.policy.request import Request
 
-__all__ = ["Placed", "block_bytes", "placements", "splits", "tensors"]
+__all__ = ["Placed", "block_bytes", "kernel_blocks", "placements", "tensors"]
 
 
 class Placed(NamedTuple):
@@ -39,8 +41,12 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def block_bytes(bunches: Sequence[Bunch], layout: LayoutName) -> int:
+def block_bytes(bunches: Sequence[Bunch], request: Request) -> int:
     """Return the bytes of the device that one block id costs: those of the largest group."""
+    return _block_bytes(bunches, request.layout)
+
+
+def _block_bytes(bunches: Sequence[Bunch], layout: LayoutName) -> int:
     if not is_outermost(layout):
         return max(sum(_round_up(spec.page, apart(spec)) for spec in bunch.specs) for bunch in bunches)
     widest = max(sum(spec.page for spec in bunch.specs) for bunch in bunches)
@@ -52,7 +58,7 @@ def _check(bunches: Sequence[Bunch], layout: LayoutName) -> None:
     pages = {spec.page for bunch in bunches for spec in set(bunch.specs)}
     together = set(layout[:2]) == {"L", "B"}
     if len(pages) > 1 and (not together or (len(bunches) > 1 and not is_outermost(layout))):
-        refuse(
+        raise refused(
             "layout",
             f"a layout that holds pages of {', '.join(map(str, sorted(pages)))} bytes",
             layout,
@@ -68,7 +74,7 @@ def placements(bunches: Sequence[Bunch], layout: LayoutName) -> list[Placed]:
         RefusedError: the layout can't express the pages of these layers.
     """
     _check(bunches, layout)
-    each = block_bytes(bunches, layout)
+    each = _block_bytes(bunches, layout)
     size = each * BLOCK_COUNT
     placed: list[Placed] = []
     for index, bunch in enumerate(bunches):
@@ -81,30 +87,40 @@ def placements(bunches: Sequence[Bunch], layout: LayoutName) -> list[Placed]:
             padded = _round_up(spec.page, apart(spec))
             if fixed is None and padded != spec.page:
                 if set(layout[:2]) != {"L", "B"}:
-                    refuse("layout", "a layout that can pad pages", layout, "set --layout LBNHC")
+                    raise refused("layout", "a layout that can pad pages", layout, "set --layout LBNHC")
                 fixed = padded
-            layer, block, *_ = strides(spec, spec.block, len(layers), layout, BLOCK_COUNT, (None, fixed))
-            placed.append(Placed(Placement(tuple(layers), size, offset, layer, block), spec, index))
-            offset = offset + len(layers) * (spec.page if is_outermost(layout) else layer)
+            across, apart_by, *_ = strides(spec, spec.block, len(layers), layout, BLOCK_COUNT, (None, fixed))
+            placed.append(Placed(Placement(tuple(layers), size, offset, across, apart_by), spec, index))
+            offset = offset + len(layers) * (spec.page if is_outermost(layout) else across)
     return placed
 
 
-def splits(placed: Sequence[Placed], group: int) -> bool:
-    """Return whether the blocks of a group can be split into kernel blocks: no other layer's page lies between them."""
-    return not any(
-        p.group == group and _beyond(p.placement.block_stride or 0, p.placement.layer_stride or 0) for p in placed
+def kernel_blocks(bunches: Sequence[Bunch], placed: Sequence[Placed], request: Request) -> tuple[int | None, ...]:
+    """Return the kernel block of each group in tokens, ``None`` for states; blocks of several layers stay whole.
+
+    Raises:
+        RefusedError: no kernel block serves all backends of a group.
+    """
+    whole = {item.group for item in placed if request.facts.whole_when_packed and _packed(item.placement)}
+    return tuple(
+        bunch.spec.block if index in whole and bunch.spec.kind != "state" else kernel_block(bunch, request)
+        for index, bunch in enumerate(bunches)
     )
 
 
-def _beyond(block: Size, layer: Size) -> bool:
+def _packed(placement: Placement) -> bool:
     """Return whether blocks lie farther apart than layers, for every block count."""
+    return _beyond(placement.block_stride or 0, placement.layer_stride or 0)
+
+
+def _beyond(block: Size, layer: Size) -> bool:
     (a, b), (c, d) = pair(block), pair(layer)
     return (a, b) != (c, d) and a >= c and b >= d
 
 
-def tensors(placed: Sequence[Placed], kernels: Sequence[int | None], layout: LayoutName) -> Iterator[
-    tuple[str, RegisteredTensor]
-]:
+def tensors(
+    placed: Sequence[Placed], kernels: Sequence[int | None], layout: LayoutName
+) -> Iterator[tuple[str, RegisteredTensor]]:
     """Yield the tensor of each layer: rows of its kernel blocks, in the axes (block, head, row, channel).
 
     Raises:
@@ -130,7 +146,7 @@ def tensors(placed: Sequence[Placed], kernels: Sequence[int | None], layout: Lay
 
 
 def _unsplittable(spec: LayerSpec, kernel: int, layout: str) -> None:
-    refuse(
+    raise refused(
         "block_size",
         f"blocks that are dense pages, to be split into kernel blocks of {kernel} tokens",
         f"{spec.block} tokens under {layout}, padded or beside other layers",
@@ -142,5 +158,7 @@ def _unsplittable(spec: LayerSpec, kernel: int, layout: str) -> None:
 def _whole(size: Size, item: int, spec: LayerSpec) -> Size:
     elements = divide(size, item)
     if elements is None:
-        refuse("layout", f"distances in whole elements of {spec.dtype}", f"{size} bytes", code=Code.DTYPE_MISALIGNED)
+        raise refused(
+            "layout", f"distances in whole elements of {spec.dtype}", f"{size} bytes", code=Code.DTYPE_MISALIGNED
+        )
     return elements

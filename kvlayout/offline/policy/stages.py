@@ -10,7 +10,7 @@ import re
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from kvlayout.offline.policy.values import Bunch, refuse
+from kvlayout.offline.policy.values import Bunch, refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,9 @@ __all__ = ["bounds", "on_stage", "stage_of"]
 
 
 def bounds(depth: int, stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the first layer of each rank and the one behind its last; what is left over goes to the ranks before the
-    last one, from the back.
+    """Return the first layer of each rank and the one behind its last.
+
+    Layers that are left over go to the ranks before the last one, from the back.
     """
     counts = [depth // stages] * stages
     for index in range(2, depth % stages + 2):
@@ -41,7 +42,7 @@ def stage_of(model: Model, stages: int) -> dict[str, int]:
     places = model.positions or tuple(_number(layer.name) for layer in model.layers)
     depth = model.depth or max(places, default=-1) + 1
     if stages > depth:
-        refuse("pp", f"at most {depth} stages, one a decoder layer", stages, f"set --pp to at most {depth}")
+        raise refused("pp", f"at most {depth} stages, one a decoder layer", stages, f"set --pp to at most {depth}")
     rank = [stage for stage, (start, end) in enumerate(bounds(depth, stages)) for _ in range(start, end)]
     return {layer.name: rank[min(place, depth - 1)] for layer, place in zip(model.layers, places, strict=True)}
 
@@ -49,7 +50,7 @@ def stage_of(model: Model, stages: int) -> dict[str, int]:
 def _number(name: str) -> int:
     found = re.search(r"\.(\d+)(?:\.|$)", name)
     if found is None:
-        refuse("pp", "layers with a number in their name", name)
+        raise refused("pp", "layers with a number in their name", name)
     return int(found[1])
 
 

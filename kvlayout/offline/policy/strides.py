@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kvlayout.algebra.affine import BLOCK_COUNT, Size, pair
 from kvlayout.errors import Code
 from kvlayout.offline.deployment import KernelSize
-from kvlayout.offline.policy.values import LayerSpec, refuse
+from kvlayout.offline.policy.values import LayerSpec, refused
 
 if TYPE_CHECKING:
     from kvlayout.offline.deployment import LayoutName
@@ -36,7 +36,7 @@ def apart(spec: LayerSpec) -> int:
     return 1 if kernel == spec.block else spec._replace(block=kernel).page
 
 
-def strides(  # noqa: PLR0913 - all that an address depends on
+def strides(  # noqa: PLR0913, PLR0917 - all that an address depends on
     spec: LayerSpec,
     kernel: int,
     layers: int,
@@ -61,7 +61,7 @@ def strides(  # noqa: PLR0913 - all that an address depends on
     shape: dict[str, Size] = {"L": layers, "B": blocks, "H": spec.heads, "N": rows, "C": spec.content}
     inner = max(layout.index("L"), layout.index("B"))
     if spec.padded is not None and "H" in layout[:inner] and spec.heads != 1:
-        refuse(
+        raise refused(
             "layout",
             "a layout that keeps a page together, as LBNHC, where pages are padded",
             layout,

@@ -1,36 +1,44 @@
-"""vLLM 0.29 to 0.33: one allocation with placements, one layout name for the whole model."""
+"""vLLM 0.29 to 0.33: one allocation with placements, one layout name, and the axes (block, head, row, channel)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvlayout.offline.policy.grouping import grouped, one_group, promoted
-from kvlayout.offline.policy.packing import packed
-from kvlayout.offline.policy.strides import is_outermost
+from attrs import evolve
+
+from kvlayout.offline.deployment import KernelSize
+from kvlayout.offline.policy.facts import Facts
+from kvlayout.offline.policy.placing import block_bytes, kernel_blocks, placements, tensors
+from kvlayout.offline.policy.request import Arranged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from kvlayout.offline.deployment import LayoutName
-    from kvlayout.offline.policy.values import Bunch, LayerSpec
+    from kvlayout.offline.policy.request import Request
+    from kvlayout.offline.policy.values import Bunch
 
-__all__ = ["HINTS", "MINORS", "bunches"]
-
-#: The second number of the versions that these facts hold for.
-MINORS: Final = range(29, 34)
+__all__ = ["FACTS", "HINTS", "arrange"]
 
 #: What the engine tells a store about a layout; it has no word for the others.
 HINTS: Final[Mapping[str, str]] = {"LBNHC": "NHD", "LBHNC": "HND", "BLHNC": "BLHNC", "BLNHC": "BLNHC"}
 
+_V29: Final = Facts(minor=29, pads_attention="always", cpu_half_delta=True, cpu_latent=(KernelSize(32, multiple=True),))
+_V30: Final = evolve(_V29, minor=30, window_block="largest", packs_windows=True, declares_roles=True)
+_V31: Final = evolve(_V30, minor=31, default_for="every", declares_sharding=True, typed_delta=True)
+_V32: Final = evolve(_V31, minor=32, all_states=False, kernel_rounding="every", rows_apart=True, whole_when_packed=True)
 
-def bunches(specs: Mapping[str, LayerSpec], layout: LayoutName, *, hybrid: bool) -> list[Bunch]:
-    """Return the groups: packed ones where a block holds all layers and their pages differ."""
-    if not hybrid:
-        specs = promoted(specs)
-    distinct = tuple(dict.fromkeys(specs.values()))
-    bunch = one_group(specs, distinct)
-    if bunch is not None:
-        return [bunch]
-    if is_outermost(layout) and len({spec.page for spec in distinct}) > 1:
-        return packed(specs)
-    return grouped(specs)
+FACTS: Final = (_V29, _V30, _V31, _V32, evolve(_V32, minor=33))
+
+
+def arrange(bunches: Sequence[Bunch], request: Request) -> Arranged:
+    """Return where pages are, and the tensors of each layer."""
+    placed = placements(bunches, request.layout)
+    kernels = kernel_blocks(bunches, placed, request)
+    return Arranged(
+        tuple(item.placement for item in placed),
+        dict(tensors(placed, kernels, request.layout)),
+        kernels,
+        block_bytes(bunches, request),
+        request.layout,
+        HINTS.get(request.layout),
+    )

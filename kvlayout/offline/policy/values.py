@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from kvlayout.cache.spec import StateField
 from kvlayout.errors import Code, LayoutError
@@ -16,7 +16,7 @@ from kvlayout.offline.deployment import KernelSize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Bunch", "Kind", "LayerSpec", "RefusedError", "Specs", "refuse"]
+__all__ = ["GROWING", "Bunch", "Kind", "LayerSpec", "RefusedError", "refused"]
 
 Kind: TypeAlias = Literal["full", "sliding", "chunked", "latent", "sliding-latent", "state", "cross"]
 
@@ -37,7 +37,7 @@ class LayerSpec(NamedTuple):
         mode: the engine's word for the cache's element type (``auto``, ``fp8``, ...), which keeps layers apart.
         window: tokens that are looked back at; ``chunk`` tokens of a local chunk.
         padded: bytes of the page, where it is larger than what it keeps.
-        align: bytes that the distance of two blocks must be a multiple of, or the kernel blocks that it must hold whole.
+        align: bytes that the distance of two blocks is a multiple of, or the kernel blocks that it must hold whole.
         sharded: decode-context parallelism spreads a block's tokens over its ranks.
         indexer: rows of an indexer; ``leader`` a latent layer that has one.
         fields: the states, in the order in which a page keeps them.
@@ -80,10 +80,6 @@ class LayerSpec(NamedTuple):
         return self.payload if self.padded is None else self.padded
 
 
-#: Layer name -> its spec, in the order in which the engine made the layers.
-Specs: TypeAlias = "Mapping[str, LayerSpec]"
-
-
 class Bunch(NamedTuple):
     """Layers that share block ids: a group before it is a registration's.
 
@@ -111,8 +107,8 @@ class RefusedError(Exception):
         super().__init__(error)
 
 
-def refuse(path: str, expected: str, actual: object, fix: str = "", code: Code = Code.BAD_CONFIG) -> NoReturn:
-    """Refuse a deployment.
+def refused(path: str, expected: str, actual: object, fix: str = "", code: Code = Code.BAD_CONFIG) -> RefusedError:
+    """Return the refusal of a deployment, to be raised.
 
     Args:
         path: the field of the deployment or of the model.
@@ -120,8 +116,5 @@ def refuse(path: str, expected: str, actual: object, fix: str = "", code: Code =
         actual: what was found.
         fix: what the user can change.
         code: the kind of refusal.
-
-    Raises:
-        RefusedError: always.
     """
-    raise RefusedError(LayoutError(code, expected=expected, actual=str(actual), fix=fix, path=path))
+    return RefusedError(LayoutError(code, expected=expected, actual=str(actual), fix=fix, path=path))
