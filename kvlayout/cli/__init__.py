@@ -1,7 +1,7 @@
-"""The command line: ``kvlayout plan`` and ``kvlayout check``.
+"""The command line: ``kvlayout plan``, ``kvlayout model`` and ``kvlayout check``.
 
 Exit codes: 0 planned (or holds), 2 refused, 1 unusable input. The packages of the extra ``cli`` are imported when
-a command needs them: the option parser always, tables only where tables are printed.
+a command needs them: the option parser by all but ``model``, tables only where tables are printed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["plan", "tests/data/no-such-document.json"])  # the diagnostic goes to standard error
     1
     """
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        from kvlayout.cli.commands import run
+        return _run(words)
     except ModuleNotFoundError as error:
-        if error.name != "cyclopts":
+        if error.name not in ("cyclopts", "rich"):
             raise
         sys.stderr.write("kvlayout: the command line needs its extra: pip install 'kvlayout[cli]'\n")
         return 1
-    return run(sys.argv[1:] if arguments is None else arguments)
+
+
+def _run(words: Sequence[str]) -> int:
+    if words[:1] == ["model"]:
+        from kvlayout.cli.model import run_model
+
+        return run_model(words[1:])
+    from kvlayout.cli.commands import run
+
+    return run(words)

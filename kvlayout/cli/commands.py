@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from kvlayout.algebra.result import Err
 from kvlayout.cache.document import read_registration
 from kvlayout.cli.files import read_document, write_whole
+from kvlayout.cli.output import PLANNED, REFUSED, UNUSABLE, complain, plan_document, put, put_json, unusable
 from kvlayout.errors import Code
 from kvlayout.planning import attempt
 from kvlayout.plans import Plan
@@ -21,13 +22,8 @@ from kvlayout.rules.presentation import Form
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvlayout.errors import LayoutError
 
-__all__ = ["PLANNED", "REFUSED", "UNUSABLE", "run"]
-
-PLANNED: Final = 0
-UNUSABLE: Final = 1
-REFUSED: Final = 2
+__all__ = ["run"]
 
 _EXIT_CODES: Final = "Exit codes: 0 planned (or the stored plan holds), 2 refused, 1 unusable input."
 
@@ -46,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = _application()(list(arguments), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _complain(f"kvlayout: {error}\nTry: kvlayout --help")
+        complain(f"kvlayout: {error}\nTry: kvlayout --help")
         return UNUSABLE
     return code if isinstance(code, int) else PLANNED
 
@@ -60,13 +56,14 @@ def _application() -> App:
         version=_version,
         result_action="return_value",
     )
-    for order, command in enumerate((plan, check)):
-        app.command(command, help_epilogue=_EXIT_CODES, sort_key=order)
+    app.command(plan, help_epilogue=_EXIT_CODES, sort_key=0)
+    app.command(model, help_epilogue=_EXIT_CODES, sort_key=1)
+    app.command(check, help_epilogue=_EXIT_CODES, sort_key=2)
 
     @app.default
     def other(*words: Annotated[str, Parameter(show=False)]) -> int:
         if words:
-            _complain(f"kvlayout: {words[0]!r} is no command\nTry: kvlayout --help")
+            complain(f"kvlayout: {words[0]!r} is no command\nTry: kvlayout --help")
         else:
             app.help_print([])
         return UNUSABLE
@@ -86,18 +83,25 @@ def plan(doc: Document, /, *, as_json: AsJson = False, out: Out = None, presenta
     text = read_document(doc)
     read = text if isinstance(text, Err) else read_registration(text.value)
     if isinstance(read, Err):
-        return _unusable(read.error.errors, as_json=as_json)
+        return unusable(read.error.errors, as_json=as_json)
     made = attempt(read.value, presentation=presentation)
     code = REFUSED if made.errors else PLANNED
     if out is not None and not _stored(out, doc, made.plan if code == PLANNED else None):
         code = code or UNUSABLE
     if as_json:
-        _print_json(made.plan, made.errors)
+        put_json(plan_document(made.plan, made.errors))
     else:
         from kvlayout.cli.tables import show_plan
 
-        _print(show_plan(made.plan, made.errors))
+        put(show_plan(made.plan, made.errors))
     return code
+
+
+def model(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
+    """Plan a model from its config.json and a deployment: block sizes, pages, capacity, settings."""
+    from kvlayout.cli.model import run_model  # main gets there without this module; here it is listed among the others
+
+    return run_model(words)
 
 
 def check(stored: Stored, /, *, as_json: AsJson = False) -> int:
@@ -107,32 +111,21 @@ def check(stored: Stored, /, *, as_json: AsJson = False) -> int:
     if isinstance(read, Err):
         errors = read.error.errors
         if any(error.code is Code.BAD_DOCUMENT for error in errors):
-            return _unusable(errors, as_json=as_json)
+            return unusable(errors, as_json=as_json)
         if as_json:
-            _print_json(None, errors)
+            put_json(plan_document(None, errors))
         else:
             from kvlayout.cli.tables import show_errors
 
-            _print(show_errors(errors, sys.stdout))
+            put(show_errors(errors, sys.stdout))
         return REFUSED
     if as_json:
-        _print_json(read.value, ())
+        put_json(plan_document(read.value, ()))
     else:
         from kvlayout.cli.tables import show_check
 
-        _print(show_check(read.value))
+        put(show_check(read.value))
     return PLANNED
-
-
-def _unusable(errors: tuple[LayoutError, ...], *, as_json: bool) -> int:
-    """Say why there is no document: as JSON on standard output, else in words on standard error."""
-    if as_json:
-        _print_json(None, errors)
-    else:
-        from kvlayout.cli.tables import show_errors
-
-        _complain(show_errors(errors, sys.stderr))
-    return UNUSABLE
 
 
 def _stored(out: str, doc: str, made: Plan | None) -> bool:
@@ -148,28 +141,5 @@ def _stored(out: str, doc: str, made: Plan | None) -> bool:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
     if why is not None:
-        _complain(f"kvlayout: {out} is not written: {why}")
+        complain(f"kvlayout: {out} is not written: {why}")
     return why is None
-
-
-def _print_json(made: Plan | None, errors: tuple[LayoutError, ...]) -> None:
-    import json
-
-    from kvlayout.reporting import plan_json
-
-    _print(json.dumps(plan_json(made, errors), indent=1) + "\n")
-
-
-def _print(text: str) -> None:
-    """Print, whatever the encoding of the output; a reader that has left is no fault."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit does not try again
-
-
-def _complain(text: str) -> None:
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding).rstrip() + "\n")

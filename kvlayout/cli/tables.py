@@ -7,87 +7,59 @@ another, at more beside one another.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from kvlayout.cli.refusals import Refusal, refusals
+from kvlayout.cli.printing import console_of, refusal_parts, rendered, table_of, text_of, texts_of, warning_parts
 from kvlayout.cli.treatments import Treatment, treatments
 from kvlayout.cli.wording import clean, counted, names, number, ranges, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
 
     from kvlayout.errors import LayoutError
     from kvlayout.plans import Plan
     from kvlayout.summaries import GroupPlan
-    from kvlayout.warning import PlanWarning
 
-__all__ = ["show_check", "show_errors", "show_plan"]
+__all__ = ["kind_of", "layers_table", "padding_of", "show_check", "show_errors", "show_plan", "verdict_of"]
 
-_PIPED: Final = 100
-_LEAST: Final = 60
 _WIDE: Final = 140
 
 
 def show_plan(plan: Plan, errors: Sequence[LayoutError]) -> str:
     """Return a plan, or what there is of one and every refusal."""
-    console = _console(sys.stdout)
-    parts: list[RenderableType] = [_header(plan), _verdict(plan, errors), Text()]
+    console = console_of(sys.stdout)
+    parts: list[RenderableType] = [_header(plan), verdict_of(plan, errors), Text()]
     if plan.groups:
         parts += [_groups(plan), Text()]
     if plan.layers:
-        parts += [_layers(plan, console.width), Text()]
+        parts += [layers_table(plan, console.width), Text()]
     if plan.warnings and not errors:
-        parts += [*_warned(plan.warnings), _line(counted(len(plan.warnings), "warning"), "bold yellow"), Text()]
+        parts += [*warning_parts(plan.warnings), text_of(counted(len(plan.warnings), "warning"), "bold yellow"), Text()]
     if errors:
-        parts += [*_refused(errors), _line(counted(len(errors), "error"), "bold red")]
+        parts += [*refusal_parts(errors), text_of(counted(len(errors), "error"), "bold red")]
     else:
         parts.pop()
-    return _rendered(console, parts)
+    return rendered(console, parts)
 
 
 def show_errors(errors: Sequence[LayoutError], stream: TextIO) -> str:
     """Return refusals alone, for the stream that they go to."""
-    return _rendered(_console(stream), [*_refused(errors), _line(counted(len(errors), "error"), "bold red")])
+    return rendered(console_of(stream), [*refusal_parts(errors), text_of(counted(len(errors), "error"), "bold red")])
 
 
 def show_check(plan: Plan) -> str:
     """Return that a stored plan holds."""
     what = f"{counted(len(plan.layers), 'layer')} of {counted(len(plan.groups), 'group')}"
-    return _rendered(
-        _console(sys.stdout), [_header(plan), _line(f"holds: {what} proved again, with the stored results", "green")]
+    return rendered(
+        console_of(sys.stdout),
+        [_header(plan), text_of(f"holds: {what} proved again, with the stored results", "green")],
     )
-
-
-def _console(stream: TextIO) -> Console:
-    """Return a console: coloured on a terminal only, and of one width where it is none."""
-    terminal = stream.isatty()
-    asked = os.environ.get("COLUMNS", "")
-    width = None if terminal else int(asked) if asked.isdecimal() and len(asked) < 5 else _PIPED
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, _LEAST)
-    return console
-
-
-def _rendered(console: Console, parts: Iterable[RenderableType]) -> str:
-    with console.capture() as capture:
-        console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
-
-
-def _line(text: str, style: str = "") -> Text:
-    return Text(clean(text), style)
-
-
-def _lines(lines: Iterable[str]) -> Text:
-    return Text("\n".join(map(clean, lines)))
 
 
 def _header(plan: Plan) -> Text:
@@ -107,44 +79,37 @@ def _header(plan: Plan) -> Text:
     return Text.assemble((title, "bold"), f": {clean(about)}")
 
 
-def _verdict(plan: Plan, errors: Sequence[LayoutError]) -> Text:
+def verdict_of(plan: Plan, errors: Sequence[LayoutError]) -> Text:
+    """Return in one line what became of the layers."""
     verdicts = [layer.verdict for layer in plan.layers.values()]
     total = len({*plan.registration.caches, *(layer for group in plan.groups for layer in group.layers)})
     if errors:
-        return _line(f"refused: {len(verdicts)} of {counted(total, 'layer')} planned, so none is to be stored", "red")
+        return text_of(f"refused: {len(verdicts)} of {counted(total, 'layer')} planned, so none is to be stored", "red")
     kinds = {"view": "re-presented", "same": "left as they are", "alias": "shared", "excluded": "excluded"}
     counts = [f"{verdicts.count(one)} {word}" for one, word in kinds.items() if one in verdicts]
-    return _line(f"planned: {', '.join([counted(total, 'layer'), *counts])}", "green")
+    return text_of(f"planned: {', '.join([counted(total, 'layer'), *counts])}", "green")
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
-def _table(columns: Sequence[tuple[str, bool]]) -> Table:
-    """Return an empty table; a column is its heading, and whether it holds numbers."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for heading, numeric in columns:
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    return table
-
-
 def _groups(plan: Plan) -> Table:
     heads = ("#", "group", "layers", "tokens", "states", "page bytes", "padding")
-    table = _table([(head, head != "group") for head in heads])
+    table = table_of([(head, head != "group") for head in heads])
     for group in plan.groups:
         table.add_row(
             str(group.index),
-            _kind(group, sum(layer in plan.layers for layer in group.layers)),
+            kind_of(group, sum(layer in plan.layers for layer in group.layers)),
             number(len(group.layers)),
             number(group.block_tokens),
             number(group.states_per_block),
             number(group.page_bytes) if group.page_bytes else "-",
-            _padding(group),
+            padding_of(group),
         )
     return table
 
 
-def _kind(group: GroupPlan, planned: int) -> Text:
+def kind_of(group: GroupPlan, planned: int) -> Text:
     """Return what a group is, its layers, and what became of it where it is not served whole."""
     notes = [clean(group.kind.replace("_", " "))]
     if group.window_tokens:
@@ -159,7 +124,8 @@ def _kind(group: GroupPlan, planned: int) -> Text:
     return text
 
 
-def _padding(group: GroupPlan) -> str:
+def padding_of(group: GroupPlan) -> str:
+    """Return the padding of a group's pages, and the share that it is."""
     page, payload = group.page_bytes, group.payload_bytes
     if not page or payload is None:
         return "-"
@@ -167,12 +133,12 @@ def _padding(group: GroupPlan) -> str:
     return f"{number(spare)} ({spare / page:.1%})" if spare else "0"
 
 
-def _layers(plan: Plan, width: int) -> Table:
+def layers_table(plan: Plan, width: int) -> Table:
     """Return what happens to layers: facts beside one another where there is room, else below one another."""
     wide = width >= _WIDE
     heads = ("#", "rule, layers", "before -> after", "pages", "proved")
-    table = _table([(head, False) for head in (heads if wide else (*heads[:2], "before -> after, pages, proved"))])
-    rows = [(one, [_shapes(one), _lines(one.pages), _proof(one)]) for one in treatments(plan)]
+    table = table_of([(head, False) for head in (heads if wide else (*heads[:2], "before -> after, pages, proved"))])
+    rows = [(one, [_shapes(one), texts_of(one.pages), _proof(one)]) for one in treatments(plan)]
     widest = max(len(line) for _, facts in rows for fact in facts for line in fact.plain.split("\n"))
     needed = max(len(line) for one, _ in rows for line in _told(one))
     room = min(max(width - 12 - widest * (3 if wide else 1), 28), max(needed, 12))
@@ -194,46 +160,18 @@ def _treated(one: Treatment, room: int) -> Text:
     title, layers, content = _told(one)
     count, _, name = layers.rpartition(": ") if len(one.layers) > 1 else ("", "", layers)
     lines = [layers] if len(layers) <= room else [f"{count}:" if count else "", shortened(name, room)]
-    text = _line(shortened(title, room), "cyan")
+    text = text_of(shortened(title, room), "cyan")
     for line in filter(None, (*lines, content)):
         text.append(f"\n{line}", "default")
     return text
 
 
 def _shapes(one: Treatment) -> Text:
-    return _lines([*one.before, *([f"-> {one.after}"] if one.after else [])])
+    return texts_of([*one.before, *([f"-> {one.after}"] if one.after else [])])
 
 
 def _proof(one: Treatment) -> Text:
-    text = _line(", ".join(one.proved), "green")
+    text = text_of(", ".join(one.proved), "green")
     if one.open:
         text.append(f"\nopen until applied: {', '.join(one.open)}", "yellow")
     return text
-
-
-# ---------------------------------------------------------------------------------------------- warnings and refusals
-
-
-def _warned(warnings: Iterable[PlanWarning]) -> Iterable[RenderableType]:
-    """Return what LMCache would make of views that are right."""
-    for one in warnings:
-        place = "" if one.group is None else f"group {one.group}: "
-        count = f"{counted(len(one.layers), 'layer')} " if len(one.layers) > 1 else ""
-        yield Text.assemble((one.code, "bold yellow"), f": {clean(one.message)}")
-        yield Padding(_line(f"where  {place}{count}{names(one.layers)}"), (0, 0, 1, 2))
-
-
-def _refused(errors: Sequence[LayoutError]) -> Iterable[RenderableType]:
-    for code, meaning, alike in refusals(errors):
-        yield Text.assemble((code, "bold red"), f": {meaning}")
-        for one in alike:
-            yield Padding(_facts(one), (0, 0, 1, 2))
-
-
-def _facts(one: Refusal) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in one.rows:
-        table.add_row(label, _line(text, "bold" if label == "to do" else ""))
-    return table

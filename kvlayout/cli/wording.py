@@ -126,6 +126,6 @@ def shortened(text: str, width: int) -> str:
     """
     if len(text) <= width:
         return text
-    kept = text[len(text) - width + 3 :]
+    kept = text[len(text) - width + 3 :].lstrip(".")
     dot = kept.find(".")
     return "..." + (kept[dot + 1 :] if 0 <= dot < width // 3 else kept)

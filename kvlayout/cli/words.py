@@ -95,7 +95,7 @@ class _Reading:
         value = text if equals else next(rest, None)
         if value is None:
             return _bad(name, "a value behind it", "nothing")
-        if not equals and (_is_switch(value) or _is_valued(value.partition("=")[0])):
+        if not equals and name != "--compare" and (_is_switch(value) or _is_valued(value.partition("=")[0])):
             return _bad(name, "a value behind it", f"the flag {value}")
         return self.set(name, value)
 

@@ -10,9 +10,7 @@ for each group by the group's own rule, and the sum over groups is what it holds
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvlayout.cache.spec import AttentionSpec, EncoderOnlySpec, LatentSpec, RingSpec, StateSpec
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from kvlayout.cache.spec import Spec
     from kvlayout.offline.deployment import Deployment
 
-__all__ = ["Capacity", "Fit", "Growth", "capacity", "group_growth", "growth", "in_flight"]
+__all__ = ["Capacity", "Fit", "Growth", "batched", "capacity", "group_growth", "growth", "in_flight"]
 
 #: Lengths of the table: from the least on, each so many times the one before.
 _LEAST: Final = 1024
@@ -33,9 +31,7 @@ _ENDLESS: Final = 2**50
 _OVERLAPS: Final = (0, 29)
 
 
-@final
-@frozen
-class Growth:
+class Growth(NamedTuple):
     """How the blocks that a request holds grow with its tokens.
 
     Attributes:
@@ -61,9 +57,7 @@ class Growth:
         return self.block_tokens is not None and self.reach is None
 
 
-@final
-@frozen
-class Fit:
+class Fit(NamedTuple):
     """Requests of one length.
 
     Attributes:
@@ -81,9 +75,7 @@ class Fit:
     tokens_in_all: int | None
 
 
-@final
-@frozen
-class Capacity:
+class Capacity(NamedTuple):
     """What fits on one rank.
 
     Attributes:
@@ -137,6 +129,18 @@ def group_growth(group: Group, dcp: int, tokens_in_flight: int) -> Growth | None
     return max(known, key=lambda one: one.blocks(_ENDLESS)) if known and len(known) == len(found) else None
 
 
+def batched(deployment: Deployment) -> int:
+    """Return the tokens of a scheduler step: as asked for, or what a server of the engine takes by default.
+
+    >>> from kvlayout.offline.deployment import Deployment
+    >>> batched(Deployment()), batched(Deployment(platform="cpu", tp=2)), batched(Deployment(max_batched_tokens=4096))
+    (8192, 4096, 4096)
+    """
+    if deployment.max_batched_tokens is not None:
+        return deployment.max_batched_tokens
+    return 2048 * deployment.tp * deployment.pp if deployment.platform == "cpu" else 8192
+
+
 def in_flight(deployment: Deployment) -> int:
     """Return the tokens that can be scheduled and not yet settled: one batch for each step that runs at once.
 
@@ -146,7 +150,7 @@ def in_flight(deployment: Deployment) -> int:
     >>> in_flight(Deployment(max_batched_tokens=8192)), in_flight(Deployment("vllm-0.25", max_batched_tokens=8192))
     (16384, 8192)
     """
-    batch, pp = deployment.max_batched_tokens or 0, deployment.pp
+    batch, pp = batched(deployment), deployment.pp
     if _version(deployment.engine) < _OVERLAPS:
         return batch
     pipelined_on_cpu = deployment.platform == "cpu" and pp > 1  # its runner does not overlap pipelined steps

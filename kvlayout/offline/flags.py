@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from attrs import evolve
+
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.offline.deployment import CacheMode, Deployment, KernelSize, LayoutName, Platform
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["FLAGS", "Flag", "as_flags", "flag_of", "kernel_text", "read_flags"]
+__all__ = ["FLAGS", "Flag", "as_flags", "field_text", "flag_of", "in_flags", "kernel_text", "read_flags"]
 
 _LIMIT: Final = 2**63
 _MODES: Final[tuple[CacheMode, ...]] = ("none", "align", "all")
@@ -51,7 +53,9 @@ FLAGS: Final = (
     Flag("platform", "cuda|cpu", "Whose attention backends and defaults hold."),
     Flag("tp", "N", "Tensor-parallel ranks.", "--tensor-parallel-size"),
     Flag("pp", "N", "Pipeline-parallel ranks.", "--pipeline-parallel-size"),
+    Flag("pp_rank", "N", "The pipeline rank whose cache is planned, from 0."),
     Flag("dcp", "N", "Decode-context-parallel ranks.", "--decode-context-parallel-size"),
+    Flag("dtype", "TYPE", "Element type of the model."),
     Flag("cache_dtype", "TYPE", "Element type of attention caches: auto, fp8, bfloat16, ...", "--kv-cache-dtype"),
     Flag("block_size", "TOKENS", "Tokens a block, as asked for."),
     Flag("kernel_block_sizes", "SIZES", "Tokens that the attention kernel pages by: 32,64 or multiple:16 or both."),
@@ -93,7 +97,9 @@ def read_flags(given: Mapping[str, str]) -> Result[Deployment, LayoutErrors]:
         platform=read.choice("platform", _PLATFORMS) or plain.platform,
         tp=read.count("tp") or plain.tp,
         pp=read.count("pp") or plain.pp,
+        pp_rank=read.count("pp_rank", 0) or plain.pp_rank,
         dcp=read.count("dcp") or plain.dcp,
+        dtype=read.text("dtype") or plain.dtype,
         cache_dtype=read.text("cache_dtype") or plain.cache_dtype,
         block_size=read.count("block_size"),
         kernel_block_sizes=read.kernel_sizes("kernel_block_sizes"),
@@ -136,13 +142,13 @@ class _Reader:
         self.fault(field, "a name")
         return None
 
-    def count(self, field: str) -> int | None:
+    def count(self, field: str, least: int = 1) -> int | None:
         value = self.given.get(field)
         if value is None:
             return None
         made = _whole(value)
-        if not made:
-            self.fault(field, "a whole number from 1")
+        if made is None or made < least:
+            self.fault(field, f"a whole number from {least}")
         return made
 
     def choice(self, field: str, choices: tuple[_Choice, ...]) -> _Choice | None:
@@ -216,3 +222,29 @@ def as_flags(given: Mapping[str, str]) -> str:
     '--tp 4 --block-size 1056'
     """
     return " ".join(f"--{field.replace('_', '-')} {text}" for field, text in given.items())
+
+
+def field_text(deployment: Deployment, field: str) -> str | None:
+    """Return a field of a deployment the way its flag has it; ``None`` where it is the engine's choice.
+
+    >>> field_text(Deployment(kernel_block_sizes=(KernelSize(32), KernelSize(64))), "kernel_block_sizes")
+    '32,64'
+    >>> field_text(Deployment(), "prefix_caching"), field_text(Deployment(), "layout")
+    ('on', None)
+    """
+    value: object = getattr(deployment, field)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return kernel_text(deployment.kernel_block_sizes) or None
+    return None if value is None else str(value)
+
+
+def in_flags(errors: Iterable[LayoutError]) -> LayoutErrors:
+    """Return errors of a deployment with the flag for their place, where that is a field.
+
+    >>> [error.path for error in in_flags([LayoutError(Code.BAD_CONFIG, path="block_size")]).errors]
+    ['--block-size']
+    """
+    flags = {flag.field: flag.name for flag in FLAGS}
+    return LayoutErrors(evolve(error, path=flags.get(error.path, error.path)) for error in errors)

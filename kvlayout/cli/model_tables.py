@@ -1,0 +1,229 @@
+"""What ``kvlayout model`` prints for people: block sizes, pages, capacity, settings, and the plan below them."""
+# ruff: noqa: TID253 - imported by the command that prints these tables, when it prints them
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TextIO
+
+from rich.padding import Padding
+from rich.text import Text
+
+from kvlayout.cli.printing import console_of, refusal_parts, rendered, table_of, text_of, warning_parts
+from kvlayout.cli.tables import kind_of, layers_table, padding_of, verdict_of
+from kvlayout.cli.wording import clean, counted, number, ranges
+from kvlayout.offline.flags import as_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from kvlayout.cli.checking import Checked
+    from kvlayout.offline.answering import Answer
+    from kvlayout.offline.capacity import Capacity
+    from kvlayout.offline.comparing import Comparison, GroupMatch, Remedy
+    from kvlayout.summaries import GroupPlan
+
+__all__ = ["show_report"]
+
+_VERDICTS: Final = {
+    "identical": ("the pair agrees: every page is the same", "green"),
+    "same-blocks": ("the pair agrees on blocks: a block id is the same tokens, in other pages", "yellow"),
+    "different": ("the pair does not agree", "red"),
+}
+_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
+
+
+def show_report(made: Answer, comparison: Comparison | None, checked: Checked | None, stream: TextIO) -> str:
+    """Return the answer for one deployment, and the comparison or the engine's own word where there is one."""
+    console = console_of(stream)
+    parts: list[RenderableType] = [_head(made), verdict_of(made.plan, made.errors), Text()]
+    if comparison is not None:
+        parts += [*_compared(comparison), Text()]
+    if checked is not None:
+        parts += [*_checked(checked), Text()]
+    parts += [_blocks(made), Text(), _pages(made), Text(), *_room(made), Text(), _settings(made), Text()]
+    parts += _cautions(made)
+    if made.plan.layers:
+        parts += [layers_table(made.plan, console.width), Text()]
+    if made.errors:
+        parts += [*refusal_parts(made.errors), text_of(counted(len(made.errors), "error"), "bold red")]
+    else:
+        parts.pop()
+    return rendered(console, parts)
+
+
+def _head(made: Answer) -> Text:
+    """Return what was planned: the model, the engine, the ranks, the layout, and what is to fit."""
+    served, deployment = made.served, made.served.deployment
+    registration = served.registration
+    facts = [
+        f"{deployment.engine.replace('-', ' ')} on {deployment.platform}",
+        f"tp {deployment.tp}",
+        deployment.pp > 1 and f"rank {deployment.pp_rank} of pp {deployment.pp}",
+        deployment.dcp > 1 and f"dcp {deployment.dcp}",
+        f"cache {deployment.cache_dtype}",
+        registration.kv_cache_layout and f"layout {registration.kv_cache_layout}",
+        registration.layout_hint and f"hint {registration.layout_hint}",
+        deployment.max_model_len and f"requests of up to {deployment.max_model_len:,} tokens",
+        deployment.cache_memory and f"{_memory(deployment.cache_memory)} for the cache",
+    ]
+    about = ", ".join(str(fact) for fact in facts if fact)
+    return Text.assemble((clean(served.model.architecture), "bold"), f": {clean(about)}")
+
+
+def _memory(size: int) -> str:
+    """Return bytes in the largest unit that they are a whole number of."""
+    return next((f"{size // unit:,} {name}" for unit, name in _UNITS if size % unit == 0), f"{size:,} bytes")
+
+
+# -------------------------------------------------------------------------------------------------- blocks and pages
+
+
+def _blocks(made: Answer) -> Table:
+    served, table = (
+        made.served,
+        table_of([("block size", False), ("groups", False), ("tokens", True), ("of what", False)]),
+    )
+    asked = made.asked.block_size is not None
+    table.add_row("user", "", number(served.user_block), "asked for" if asked else "the engine's default")
+    for name, sizes, what in (
+        ("scheduler", served.scheduler_blocks, "one block id"),
+        ("kernel", served.kernel_blocks, "one page of the attention kernel"),
+    ):
+        alike: dict[int, list[int]] = {}
+        for group, size in enumerate(sizes):
+            if size is not None:
+                alike.setdefault(size, []).append(group)
+        for size, groups in alike.items():
+            table.add_row(name, ranges(groups), number(size), what)
+    table.add_row("hash", "", number(served.hash_block), "one hash of prefix caching")
+    return table
+
+
+def _pages(made: Answer) -> Table:
+    heads = ("#", "group", "layers", "tokens", "page bytes", "payload", "padding")
+    table = table_of([(head, head not in ("#", "group")) for head in heads])
+    alike: dict[tuple[str, ...], list[GroupPlan]] = {}
+    shown: dict[tuple[str, ...], Text] = {}
+    for group in made.plan.groups:
+        kind = kind_of(group, sum(layer in made.plan.layers for layer in group.layers))
+        facts: tuple[str, ...] = (
+            kind.plain,
+            number(len(group.layers)),
+            number(group.block_tokens),
+            number(group.page_bytes) if group.page_bytes else "-",
+            number(group.payload_bytes) if group.payload_bytes is not None else "-",
+            padding_of(group),
+        )
+        alike.setdefault(facts, []).append(group)
+        shown[facts] = kind
+    for facts, groups in alike.items():
+        table.add_row(ranges(group.index for group in groups), shown[facts], *facts[1:])
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------------- capacity
+
+
+def _room(made: Answer) -> Iterator[RenderableType]:
+    room = made.capacity
+    if room is None:
+        yield text_of("no capacity: what a request holds of a group does not follow from its tokens", "yellow")
+        return
+    fixed = f"up to {number(room.fixed_bytes)} bytes for states and windows, and " if room.fixed_bytes else ""
+    yield text_of(f"on each rank a request takes {fixed}{room.token_bytes:,.0f} bytes a token")
+    blocks = "" if room.num_blocks is None else f"{counted(room.num_blocks, 'block')} of "
+    tail = "" if room.num_blocks is not None else "; --cache-memory says how many requests fit"
+    yield text_of(f"{blocks}{number(room.block_bytes)} bytes {'each' if blocks else 'a block'}{tail}")
+    yield Text()
+    yield _lengths(room)
+
+
+def _lengths(room: Capacity) -> Table:
+    heads = ["request tokens", "blocks", "bytes"] + (
+        ["requests", "tokens in all"] if room.num_blocks is not None else []
+    )
+    table = table_of([(head, True) for head in heads])
+    for one in room.fits:
+        cells = [number(one.tokens), number(one.blocks), number(one.bytes)]
+        if one.requests is not None:
+            cells += [f"{one.requests:,.2f}", number(one.tokens_in_all)]
+        table.add_row(*cells)
+    return table
+
+
+# --------------------------------------------------------------------------------------------- settings and cautions
+
+
+def _settings(made: Answer) -> Table:
+    table = table_of([("setting", False), ("value", False), ("why", False)])
+    for one in made.settings:
+        table.add_row(text_of(one.name, "cyan"), clean(one.value), clean(one.reason))
+    return table
+
+
+def _cautions(made: Answer) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for one in made.cautions:
+        place = f" (group{'s' if len(one.groups) > 1 else ''} {ranges(one.groups)})" if one.groups else ""
+        parts.append(Text.assemble((one.code, "bold yellow"), f"{place}: {clean(one.text)}"))
+    return [*parts, Text(), *warning_parts(made.plan.warnings)] if parts or made.plan.warnings else []
+
+
+# ---------------------------------------------------------------------------------------------------------- comparing
+
+
+def _compared(made: Comparison) -> Iterator[RenderableType]:
+    text, style = _VERDICTS[made.verdict]
+    yield text_of(text, f"bold {style}")
+    if made.second.errors:
+        yield text_of(f"the second is refused: {counted(len(made.second.errors), 'error')}", "red")
+    yield Text()
+    yield _differences(made)
+    for one in made.remedies:
+        wanted = "the same pages" if one.gives == "identical" else "the same blocks"
+        yield text_of(f"for {wanted}: {_remedy(one)}", "bold")
+
+
+def _remedy(one: Remedy) -> str:
+    if one.first == one.second:
+        return f"{as_flags(one.first)} on both"
+    sides = [(as_flags(flags), side) for flags, side in ((one.first, "first"), (one.second, "second")) if flags]
+    return ", ".join(f"{flags} on the {side}" for flags, side in sides)
+
+
+def _differences(made: Comparison) -> Table:
+    table = table_of([("#", False), ("verdict", False), ("of what", False), ("first", True), ("second", True)])
+    alike: dict[tuple[tuple[str, str, str], ...], list[GroupMatch]] = {}
+    for one in made.groups:
+        alike.setdefault(tuple(_facts(one.differences)), []).append(one)
+    for facts, groups in alike.items():
+        verdict = groups[0].verdict.replace("-", " ")
+        for at, fact in enumerate(facts or (("", "", ""),)):
+            table.add_row(*(("", "") if at else (ranges(one.group for one in groups), verdict)), *fact)
+    return table
+
+
+def _facts(differences: Mapping[str, tuple[object, object]]) -> Iterable[tuple[str, str, str]]:
+    for name, (mine, theirs) in differences.items():
+        if name != "fingerprint":
+            yield name.replace("_", " "), _value(mine), _value(theirs)
+
+
+def _value(value: object) -> str:
+    return number(value) if isinstance(value, int) else clean(str(value)) if value is not None else "-"
+
+
+def _checked(made: Checked) -> Iterator[RenderableType]:
+    if not made.differences:
+        yield text_of(
+            f"vLLM {made.version}, asked itself, makes the same of it: every group, page, place and stride", "green"
+        )
+        return
+    yield text_of(f"vLLM {made.version}, asked itself, makes something else of it:", "bold red")
+    table = table_of([("of what", False), ("worked out", False), ("installed", False)])
+    for one in made.differences:
+        table.add_row(clean(one.path), clean(one.offline), clean(one.installed))
+    yield Padding(table, (0, 0, 0, 2))
