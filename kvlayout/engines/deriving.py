@@ -155,9 +155,15 @@ def _build(config: _Live, stage: int) -> None:
     torch = import_module("torch")
     _groups(config.parallel_config, stage)
     dtype = import_module("vllm.utils.torch_utils").set_default_torch_dtype(config.model_config.dtype)
-    streams = patch.object(torch.cuda, "Stream", lambda *_, **__: None)  # a CPU build has none, and models ask for one
+    streams = patch.object(torch.cuda, "Stream", _NoStream)
     with dtype, streams, torch.device("meta"):
         import_module("vllm.model_executor.model_loader.utils").initialize_model(vllm_config=config)
+
+
+class _NoStream:
+    """Stands for a stream of a GPU, which some models ask for where there is none."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
 
 
 def _groups(parallel: _Live, stage: int) -> None:
@@ -174,6 +180,7 @@ def _groups(parallel: _Live, stage: int) -> None:
     with (
         patch.object(torch, "new_group", _alone(torch.new_group)),
         patch.object(state, "init_model_parallel_group", _silent(made)),
+        patch.object(state, "in_the_same_node_as", lambda group, *_, **__: [True] * group.size()),
     ):
         state.init_distributed_environment(tp * pp, stage * tp, "fake://", 0, "fake")
         state.initialize_model_parallel(
