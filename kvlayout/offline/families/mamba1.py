@@ -14,7 +14,7 @@ _KIND = "MAMBA1"
 
 def mamba(config: Config, prefix: str) -> Layers:
     """Return a state space for each layer."""
-    channels = config.whole("expand") * config.whole("hidden_size")
+    channels = config.maybe("intermediate_size") or config.whole("expand") * config.whole("hidden_size")
     space = Mamba1(channels, config.whole("state_size"), config.whole("conv_kernel", least=2))
     count = config.layers()
     return Layers(tuple(StateLayer(f"{prefix}.{i}.mixer", _KIND, space) for i in range(count)), count)
