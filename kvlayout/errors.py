@@ -215,7 +215,7 @@ def explain(error: LayoutError) -> str:  # noqa: C901, PLR0911, PLR0912 - one ex
         case Code.BAD_CONFIG:
             return "the configuration is not one that can be read"
         case Code.BAD_BLOCK_IDS:
-            return "a block id is negative, repeated or beyond the block count"
+            return "a block id is no block of the view, or comes twice, or the data are not those of the blocks"
         case Code.RANKS_DISAGREE:
             return "two ranks plan different pages"
         case Code.WITNESS_FAILED:
@@ -257,5 +257,5 @@ _REMEDIES = {
     Code.STALE_PLAN: "plan again from the registration of these tensors",
     Code.BAD_DOCUMENT: "write the document with kvlayout.engines.vllm.dump",
     Code.BAD_CONFIG: "check the field that is named",
-    Code.BAD_BLOCK_IDS: "pass each block id once, from 0 up to the block count",
+    Code.BAD_BLOCK_IDS: "pass block ids from 0 up to the block count, each once where blocks are written",
 }
