@@ -25,6 +25,7 @@ from kvlayout.offline.config import Config, Faults
 from kvlayout.offline.families.attention import attention
 from kvlayout.offline.families.known import KNOWN, Known
 from kvlayout.offline.families.unknown import language_model, refuse_strange, refuse_unknown
+from kvlayout.offline.families.wrappers import WRAPPERS, Wrapper, of_kind
 from kvlayout.offline.lengths import longest_request
 from kvlayout.offline.model import Model, StateLayer
 
@@ -58,11 +59,7 @@ def read_model(text: bytes, *, generic: bool = False) -> Result[Model, LayoutErr
 
 
 def _model(root: Config, *, generic: bool) -> Model:
-    architecture = _architecture(root)
-    known = KNOWN.get(architecture)
-    if known is None:
-        known = _generic(root) if generic else refuse_unknown(root)
-    config = _language(root, known)
+    architecture, known, config = _resolved(root, generic=generic)
     read = known.read(config, known.layers)
     states = any(isinstance(layer, StateLayer) for layer in read.layers)
     return Model(
@@ -79,31 +76,57 @@ def _model(root: Config, *, generic: bool) -> Model:
     )
 
 
-def _architecture(root: Config) -> str:
-    """Return the first architecture that is known, or that of the model type, or whatever the config has."""
-    named = root.texts("architectures") or ()
-    kind = root.text("model_type")
-    of_kind = (name for name, known in KNOWN.items() if not named and kind and known.kind == kind)
-    return next((name for name in named if name in KNOWN), None) or next(of_kind, named[0] if named else kind)
+def _resolved(root: Config, *, generic: bool) -> tuple[str, Known, Config]:
+    """Return the architecture, how to read it, and the config of its language model with the defaults of its kind.
+
+    The first architecture that is known counts, and where there is none in the config the model type.
+    """
+    named, kind = root.texts("architectures") or (), root.text("model_type")
+    for name in named:
+        if name in KNOWN:
+            return name, KNOWN[name], _with_defaults(root, KNOWN[name].kind)
+        if name in WRAPPERS:
+            return _wrapped(root, name, WRAPPERS[name], generic=generic)
+    if not named and (found := of_kind(kind)) is not None:
+        return *found, _with_defaults(root, kind)
+    for name, wrapper in WRAPPERS.items():
+        if not named and kind == wrapper.kind:
+            return _wrapped(root, name, wrapper, generic=generic)
+    return named[0] if named else kind, *_generic(root, generic=generic)
 
 
-def _generic(root: Config) -> Known:
-    """Return the reading of plain attention, or note what it does not explain."""
+def _wrapped(root: Config, name: str, wrapper: Wrapper, *, generic: bool) -> tuple[str, Known, Config]:
+    """Return how to read the language model inside another; older files spell its fields out at the top."""
+    inner = root.child(wrapper.inner)
+    if inner is None:
+        inner = root if root.has("hidden_size") else Config({}, root.faults, root.at(wrapper.inner))
+    kind = wrapper.text if inner is root else inner.text("model_type", wrapper.text)
+    found = of_kind(kind)
+    if found is None:
+        return name, *_generic(root, generic=generic)
+    return name, found[1]._replace(layers=wrapper.layers), _with_defaults(inner, wrapper.text, kind)
+
+
+def _generic(root: Config, *, generic: bool) -> tuple[Known, Config]:
+    """Return the reading of plain attention where it is asked for, or note what it does not explain.
+
+    Raises:
+        SkipError: it is not asked for.
+    """
+    if not generic:
+        refuse_unknown(root)
     inner = language_model(root)
-    text = root.child(inner) if inner else root
-    refuse_strange(text or root)
+    config = (root.child(inner) if inner else None) or root
+    refuse_strange(config)
     layers = "language_model.model.layers" if inner else "model.layers"
-    return Known("attention, read generically", attention, "", layers, inner)
+    return Known("attention, read generically", attention, "", layers), config
 
 
-def _language(root: Config, known: Known) -> Config:
-    """Return the object that describes the language model, with the defaults of its kind."""
-    inner = root
-    if known.inner:
-        inner = root.child(known.inner) or Config({}, root.faults, root.at(known.inner))
-    kind = inner.text("model_type")
+def _with_defaults(config: Config, kind: str, own: str = "") -> Config:
+    """Return a config with the defaults of its own kind, or of another where that has none."""
     defaults = _defaults()
-    return Config(inner.fields, root.faults, inner.path, defaults.get(kind, defaults.get(known.kind)))
+    own = own or config.text("model_type")
+    return Config(config.fields, config.faults, config.path, defaults.get(own, defaults.get(kind)))
 
 
 @cache

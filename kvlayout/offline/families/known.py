@@ -27,7 +27,6 @@ from kvlayout.offline.families.parallel import falcon, zamba
 from kvlayout.offline.families.patterns import (
     FULL,
     SLIDING,
-    always_full,
     beyond,
     listed,
     one_kind,
@@ -50,7 +49,6 @@ class Known(NamedTuple):
         read: what reads them.
         kind: the ``model_type`` whose defaults hold where the config names none that is known.
         layers: what the engine puts before the number of a layer.
-        inner: the object of the config that describes the language model, where there is one.
         halves: the engine computes in bfloat16 where the config says float16.
         states_key: the field from which the engine takes the element type of recurrent states.
     """
@@ -59,7 +57,6 @@ class Known(NamedTuple):
     read: Reading
     kind: str
     layers: str = "model.layers"
-    inner: str = ""
     halves: bool = False
     states_key: str = ""
 
@@ -73,8 +70,6 @@ _SLIDING: Final = "sliding and full attention"
 _LATENT: Final = "latent attention"
 _DELTA: Final = "gated delta and full attention"
 _SPACES: Final = "state spaces and attention"
-_INNER: Final = "language_model.model.layers"
-_plain: Final[Reading] = partial(attention, pattern=always_full)
 _divided: Final[Reading] = partial(attention, own_size=False)
 _all_or_none: Final[Reading] = partial(attention, pattern=beyond, mixed=False, own_size=False)
 _wide: Final[Reading] = partial(attention, pattern=beyond, mixed=False)
@@ -119,21 +114,14 @@ KNOWN: Final[Mapping[str, Known]] = {
     "GPTNeoXForCausalLM": Known(_FULL, partial(attention, module="attention.attn"), "gpt_neox"),
     "Gemma2ForCausalLM": Known(_SLIDING, _windows(2), "gemma2", halves=True),
     "Gemma3ForCausalLM": Known(_SLIDING, _windows(6, "sliding_window_pattern"), "gemma3_text", halves=True),
-    "Gemma3ForConditionalGeneration": Known(
-        _SLIDING, _windows(6, "sliding_window_pattern"), "gemma3_text", _INNER, "text_config", halves=True
-    ),
     "Gemma3nForCausalLM": Known(_SLIDING, sharing_by_distance, "gemma3n_text"),
     "Gemma4ForCausalLM": Known(_SLIDING, sharing_by_kind, "gemma4_text"),
-    "Gemma4ForConditionalGeneration": Known(_SLIDING, sharing_by_kind, "gemma4_text", _INNER, "text_config"),
     "GptOssForCausalLM": Known(_SLIDING, alternating, "gpt_oss"),
     "Cohere2ForCausalLM": Known(_SLIDING, _cohere, "cohere2"),
     "Exaone4ForCausalLM": Known(_SLIDING, _windows(4, "sliding_window_pattern"), "exaone4"),
     "Olmo3ForCausalLM": Known(_SLIDING, _windows(4), "olmo3"),
     "SmolLM3ForCausalLM": Known(_SLIDING, partial(attention, pattern=without_rope), "smollm3"),
     "Llama4ForCausalLM": Known("chunked local and full attention", chunked, "llama4_text"),
-    "Llama4ForConditionalGeneration": Known(
-        "chunked local and full attention", chunked, "llama4_text", _INNER, "text_config"
-    ),
     "DeepseekV2ForCausalLM": Known(_LATENT, latent, "deepseek_v2"),
     "DeepseekV3ForCausalLM": Known(_LATENT, latent, "deepseek_v3"),
     "Glm4MoeLiteForCausalLM": Known(_LATENT, latent, "glm4_moe_lite"),
@@ -143,12 +131,6 @@ KNOWN: Final[Mapping[str, Known]] = {
     "Qwen3NextForCausalLM": Known(_DELTA, gated_delta, "qwen3_next"),
     "Qwen3_5ForCausalLM": Known(_DELTA, gated_delta, "qwen3_5_text", states_key="mamba_ssm_dtype"),
     "Qwen3_5MoeForCausalLM": Known(_DELTA, gated_delta, "qwen3_5_moe_text", states_key="mamba_ssm_dtype"),
-    "Qwen3_5ForConditionalGeneration": Known(
-        _DELTA, gated_delta, "qwen3_5_text", _INNER, "text_config", states_key="mamba_ssm_dtype"
-    ),
-    "Qwen3_5MoeForConditionalGeneration": Known(
-        _DELTA, gated_delta, "qwen3_5_moe_text", _INNER, "text_config", states_key="mamba_ssm_dtype"
-    ),
     "NemotronHForCausalLM": Known(_SPACES, nemotron, "nemotron_h", states_key="mamba_ssm_cache_dtype"),
     "BambaForCausalLM": Known(_SPACES, bamba, "bamba"),
     "GraniteMoeHybridForCausalLM": Known(_SPACES, granite, "granitemoehybrid"),

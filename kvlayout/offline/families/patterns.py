@@ -16,7 +16,6 @@ __all__ = [
     "LINEAR",
     "SLIDING",
     "Pattern",
-    "always_full",
     "beyond",
     "every",
     "layer_types",
@@ -45,11 +44,6 @@ def every(interval: int, count: int, last: str, other: str) -> tuple[str, ...]:
 def unsaid(_: Config, __: int) -> None:
     """Return that such a config has no kinds of layers: a window, where it has one, is that of all layers."""
     return
-
-
-def always_full(_: Config, count: int) -> tuple[str, ...]:
-    """Return full attention for all."""
-    return (FULL,) * count
 
 
 def one_kind(config: Config, count: int) -> tuple[str, ...]:
