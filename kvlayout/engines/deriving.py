@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeAlias
 from unittest.mock import patch
 
+from kvlayout.engines.specs import spec_document
 from kvlayout.engines.vllm import dump
 
 __all__ = ["main"]
@@ -72,15 +73,15 @@ def main() -> None:
 
 def _answer(job: _Deployment, answers: TextIO) -> None:
     try:
-        answer = {"document": _derived(job["config"], job["deployment"])}
+        answer = {"document": _derived(job["config"], job["deployment"], layers=job["layers"])}
     except Exception as error:  # noqa: BLE001 - whatever vLLM has against it is the answer
         answer = {"error": f"{type(error).__name__}: {error}"}
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 
 
-def _derived(config: str, deployment: _Deployment) -> str:
-    """Return the registration document of one pipeline stage."""
+def _derived(config: str, deployment: _Deployment, *, layers: bool) -> str:
+    """Return the registration document of one pipeline stage, or its layers before they are grouped."""
     with tempfile.TemporaryDirectory(prefix="kvlayout-") as folder, ExitStack() as stack:
         if deployment["amx"] is not None:
             amx = deployment["amx"]
@@ -91,7 +92,7 @@ def _derived(config: str, deployment: _Deployment) -> str:
         if deployment["layout"]:
             stack.enter_context(patch.dict(os.environ, VLLM_KV_CACHE_LAYOUT=deployment["layout"]))
         stages = [_stage(folder, deployment, rank, stack) for rank in range(deployment["pp"])]
-        return _registered(stages, deployment)
+        return _alone_layers(stages[deployment["pp_rank"]]) if layers else _registered(stages, deployment)
 
 
 class _Stage(NamedTuple):
@@ -230,6 +231,11 @@ def _pretend(backend: _Live, deployment: _Deployment, stack: ExitStack) -> None:
         layouts = tuple(import_module("vllm.v1.kv_cache_layout").KVCacheLayout)
         every = classmethod(lambda _: layouts)
         stack.enter_context(patch.object(backend, "supported_kv_cache_layouts", every))
+
+
+def _alone_layers(stage: _Stage) -> str:
+    specs = {name: spec_document(spec) for name, spec in stage.specs.items()}
+    return json.dumps({"specs": specs, "shares": dict(stage.shared)})
 
 
 def _registered(stages: list[_Stage], deployment: _Deployment) -> str:

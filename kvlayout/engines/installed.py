@@ -15,13 +15,16 @@ from typing import Final, NamedTuple, Self, final
 
 from attrs import asdict, fields
 
-from kvlayout.algebra.result import Err, Result
+from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.cache.reading import read_spec
 from kvlayout.cache.registration import Group, RegisteredTensor, Registration
+from kvlayout.cache.spec import Spec
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.offline.deployment import Deployment
 
-__all__ = ["Deriver", "Difference", "derive", "differences"]
+__all__ = ["Deriver", "Difference", "Layers", "derive", "differences"]
 
+_SPEC: Final = ("type", "bases", "kind", "fields", "derived")
 _CHILD: Final = [sys.executable, "-m", "kvlayout.engines.deriving"]
 
 
@@ -31,6 +34,13 @@ class Difference(NamedTuple):
     path: str
     offline: str
     installed: str
+
+
+class Layers(NamedTuple):
+    """The spec of each layer that has a cache, in the engine's order, and whose cache each other one reads."""
+
+    specs: Mapping[str, Spec]
+    shares: Mapping[str, str]
 
 
 @final
@@ -76,11 +86,18 @@ class Deriver:
         Its block count is large and of no meaning: bind what it is compared with to it. A deployment's kernel block
         sizes and layout are what vLLM's backends are made to declare.
         """
+        return self._ask(config, deployment, layers=False).then(Registration.from_json)
+
+    def layers(self, config: bytes, deployment: Deployment) -> Result[Layers, LayoutErrors]:
+        """Return the layers of the model that vLLM builds, before it groups them and makes their pages equal."""
+        return self._ask(config, deployment, layers=True).then(_read_layers)
+
+    def _ask(self, config: bytes, deployment: Deployment, *, layers: bool) -> Result[str, LayoutErrors]:
         assert self.process.stdin is not None  # noqa: S101 - both are pipes
         assert self.process.stdout is not None  # noqa: S101 - the same
         asked = asdict(deployment, recurse=False) | {"amx": self.amx}
         try:
-            job = json.dumps({"config": config.decode(), "deployment": asked})
+            job = json.dumps({"config": config.decode(), "deployment": asked, "layers": layers})
             self.process.stdin.write(job + "\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
@@ -89,7 +106,13 @@ class Deriver:
         if not answer:
             return _refused(f"its process ended with {self.process.wait()}")
         found: dict[str, str] = json.loads(answer)
-        return Registration.from_json(found["document"]) if "document" in found else _refused(found["error"])
+        return Ok(found["document"]) if "document" in found else _refused(found["error"])
+
+
+def _read_layers(text: str) -> Result[Layers, LayoutErrors]:
+    found = json.loads(text)
+    specs = {name: read_spec(*(spec[key] for key in _SPEC)) for name, spec in found["specs"].items()}
+    return Ok(Layers(specs, found["shares"]))
 
 
 def derive(config: bytes | Path, deployment: Deployment) -> Result[Registration, LayoutErrors]:
