@@ -11,8 +11,8 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _engine(request: pytest.FixtureRequest) -> None:
-    """Import what the tests use, once, without its warnings."""
-    if request.node.get_closest_marker("lmcache"):
+    """Import what the tests use, once, without its warnings; slow tests do it in processes of their own."""
+    if request.node.get_closest_marker("lmcache") and not request.node.get_closest_marker("slow"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module("vllm.v1.core.kv_cache_utils")

@@ -54,14 +54,17 @@ def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(made)
 
 
-def downstream(config: Any, views: Mapping[str, Any], hint: str, dcp: int = 1) -> dict[str, Layer]:
+def downstream(
+    config: Any, views: Mapping[str, Any], hint: str, dcp: int = 1, *, windows: bool = True
+) -> dict[str, Layer]:
     """Return what LMCache makes of each layer that it moves.
 
     Where it refuses a registration, it is asked for each group alone, then for each layer alone, so that the refusal
-    is said of those layers only that it is about.
+    is said of those layers only that it is about. The chunk is the smallest that it takes; without ``windows`` it is
+    not asked whether windows fit that.
     """
     groups = [group for group in config.kv_cache_groups if not scratch(group)]
-    chunk = lcm(*(tokens(group, dcp) for group in groups))
+    chunk = lcm(*(tokens(group, dcp) for group in groups)) * (1 if windows else -1)
     found: dict[str, Layer] = {}
     try:
         return registration(groups, views, hint, dcp, chunk)
@@ -129,7 +132,9 @@ def registration(groups: list[Any], views: Mapping[str, Any], hint: str, dcp: in
     infos = integration.create_engine_group_infos_from_vllm(config, shown, layout_hints=hints, dcp_size=dcp)
     indices = view.engine_group_layer_indices(infos)
     tensors, formats = utils.normalize_and_discover_per_layer_formats(list(shown.values()), indices, engine, hints)
-    made = manager.KVLayerGroupsManager(tensors, formats, infos, lmcache_tokens_per_chunk=chunk)
+    if chunk < 0:
+        infos = [import_module("msgspec").structs.replace(info, sw_size_tokens=-1) for info in infos]
+    made = manager.KVLayerGroupsManager(tensors, formats, infos, lmcache_tokens_per_chunk=abs(chunk))
     names = list(shown)
     return {names[i]: layer for group in made.kernel_groups for i, layer in kernel_group(group, tensors)}
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlayout.engines.lmcache_formats import layout_hint
+from kvlayout.engines.vllm import dump
+from tests.real.models import HINTS, allocate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +64,15 @@ def registered(made: Json) -> Registered:
     engine = made["engine"]
     hint = layout_hint(made["layout_hint"], made["kv_cache_layout"], engine["platform"])
     return Registered(config, tensors(made), hint, engine.get("dcp", 1), made)
+
+
+def live_model(model: str, layout: str, kernel: int | None, blocks: int) -> Registered:
+    """Let vLLM place and allocate a model, and write its document."""
+    live = allocate(model, layout, kernel, blocks)
+    hint = HINTS.get(layout)
+    hints = {"kv_layout": hint} if hint else {}
+    document = json.loads(dump(live.config, live.caches, hints, engine_version="0.32.0", platform="cpu"))
+    return Registered(live.config, dict(live.caches), hint or "HND", 1, document)
 
 
 def spec_of(made: Json, leaves: Mapping[str, Json]) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 
 import pytest
 
 import kvlayout
-from kvlayout.engines.vllm import dump
 from kvlayout.errors import LayoutErrors
-from tests.lmcache.registered import DATA, Registered, documents, registered
+from tests.lmcache.registered import DATA, documents, live_model, registered
 from tests.lmcache.truth import applied, faults, warned_of
 from tests.real.models import HINTS, LAYOUTS, MODELS, allocate
 from tests.real.test_vllm_views import ACCEPTED, KERNELS
@@ -28,22 +26,17 @@ def test_every_group_of_a_document(name: str) -> None:
 
 
 def test_captured_registrations_are_read_right_but_for_what_is_known() -> None:
-    """A warning on a real engine's registration is news: it is looked at, and then listed here."""
+    """A warning on a real engine's registration is news: it is looked at, and then listed here.
+
+    Latent rows of rank 4 in kernel pages under NHD: the one head slot lies outside the tokens of a block.
+    """
     found = {}
     for name in SERVED:
         if (DATA / "registrations" / f"{name}.json").exists():
             plan = applied(registered(documents()[name])).plan
             if plan.warnings:
                 found[name] = sorted({warning.code for warning in plan.warnings})
-    assert found == {}
-
-
-def live_model(model: str, layout: str, kernel: int | None, blocks: int) -> Registered:
-    live = allocate(model, layout, kernel, blocks)
-    hint = HINTS.get(layout)
-    hints = {"kv_layout": hint} if hint else {}
-    document = json.loads(dump(live.config, live.caches, hints, engine_version="0.32.0", platform="cpu"))
-    return Registered(live.config, dict(live.caches), hint or "HND", 1, document)
+    assert found == {"kimilinear-align-kp64": ["lmcache-misread"]}
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])

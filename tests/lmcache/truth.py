@@ -92,15 +92,13 @@ def indexes(made: Json, spec: Json) -> bool:
     return spec in latent and any(one["fields"]["head_size"] != spec["fields"]["head_size"] for one in latent)
 
 
-def wrong(made: Json, plan: Plan, layer: str, read: Layer | None, dcp: int) -> list[str]:
-    """Return all that is wrong with LMCache's reading of a layer that the plan serves."""
+def wrong(made: Json, plan: Plan | None, layer: str, read: Layer | None, dcp: int) -> list[str]:
+    """Return all that is wrong with LMCache's reading of a layer; with a plan, of the view that the plan gives it."""
     if read is None:
         return ["left out"]
     if read.error:
         return [read.error]
     spec = spec_for(made, layer)
-    view = plan.layers[layer].view
-    assert view is not None
     tokens = tokens_of(spec, dcp)
     spread = dcp if tokens != spec["fields"]["block_size"] else 1
     found = [
@@ -113,9 +111,11 @@ def wrong(made: Json, plan: Plan, layer: str, read: Layer | None, dcp: int) -> l
         )
         if theirs != own
     ]
-    rows = next(i for i, axis in enumerate(view.axes) if axis in (Axis.TOKEN, Axis.STATE))
-    if view.shape[rows] != 1 and read.slots == view.shape[rows] and read.slot_stride != raw(view.strides[rows]):
-        found.append("slots lie elsewhere")
+    view = None if plan is None else plan.layers[layer].view
+    if view is not None:
+        rows = next(i for i, axis in enumerate(view.axes) if axis in (Axis.TOKEN, Axis.STATE))
+        if view.shape[rows] != 1 and read.slots == view.shape[rows] and read.slot_stride != raw(view.strides[rows]):
+            found.append("slots lie elsewhere")
     if read.form == "NL_X_NB_BSV_BSS" and not indexes(made, spec):
         found.append("taken for an indexer")
     found += [f"block {i}" for i in probes(made) if not hits(made, layer, i, read.block(i))]
