@@ -25,7 +25,7 @@ from kvlayout.offline.policy.kinds import Kinds
 from kvlayout.offline.policy.registering import group
 from kvlayout.offline.policy.request import Request
 from kvlayout.offline.policy.sizing import layer_specs, rank_of
-from kvlayout.offline.policy.stages import on_stage, stage_of
+from kvlayout.offline.policy.stages import alone, check_stages, on_stage, stage_of
 from kvlayout.offline.policy.values import RefusedError, refused
 from kvlayout.offline.policy.versions import policy_of
 
@@ -104,7 +104,11 @@ def _serve(model: Model, deployment: Deployment) -> Served:
         kinds.local,
         deployment.hybrid_manager,
     )
-    bunches = grouped(layer_specs(model, kinds, rank), request)
+    apart: frozenset[str] = frozenset()
+    if deployment.pp > 1:
+        check_stages(kinds, stage, deployment.pp, declares=deployment.platform == "cpu" and not kinds.latent)
+        apart = alone(kinds, stage) if kinds.attending else apart
+    bunches = grouped(layer_specs(model, kinds, rank, apart), request)
     if deployment.dcp > 1 and len(bunches) > 1 and not facts.context_groups:
         raise refused(
             "dcp", "1, where layers need several groups, in this engine version", deployment.dcp, "set --dcp 1"

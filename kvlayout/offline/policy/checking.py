@@ -1,7 +1,7 @@
 """What the engine refuses before it makes a cache: ranks that divide no heads, context parallelism that can't be.
 
 >>> tuple(divided(GatedDelta(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4), tp=4))
-(('key heads', 16), ('value heads', 32))
+(('key channels', 2048), ('value heads', 32))
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def divided(recurrence: Recurrence, tp: int) -> Iterator[tuple[str, int]]:
             groups = tp if recurrence.groups == 1 else recurrence.groups
             yield "channels of a convolution", recurrence.channels + 2 * groups * recurrence.state
         case GatedDelta():
-            yield "key heads", recurrence.key_heads
+            yield "key channels", recurrence.key_heads * recurrence.key_dim
             yield "value heads", recurrence.value_heads
         case KimiDelta():
             yield "heads", recurrence.heads
@@ -72,8 +72,10 @@ def _check_context(model: Model, kinds: Kinds, deployment: Deployment) -> None:
     if windows:
         raise refused("dcp", "1, for a model with sliding windows", dcp, "set --dcp 1")
     dense = [layer for layer in kinds.attending if isinstance(layer, AttentionLayer)]
-    if kinds.latent or not dense:
+    if kinds.latent:
         return
+    if not dense:
+        raise refused("dcp", "1, for a model without attention", dcp, "set --dcp 1")
     heads = dense[0].heads
     if tp <= heads or dcp > tp // heads:
         fix = f"set --tp to at least {heads * dcp}, or --dcp 1"

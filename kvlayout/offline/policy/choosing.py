@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.offline.deployment import CacheMode, KernelSize, LayoutName
-from kvlayout.offline.model import AttentionLayer, GatedDelta, KimiDelta, Mamba1, Mamba2
+from kvlayout.offline.model import AttentionLayer, KimiDelta, Mamba1, Mamba2
 from kvlayout.offline.policy.kernels import Sizes, preferred, smallest
 from kvlayout.offline.policy.kinds import Kinds, is_indexer
 from kvlayout.offline.policy.layers import CacheType, cache_type
@@ -84,9 +84,17 @@ def choose(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> 
         backends,
         block,
         fixed and facts.kernel_rounding == "every",
-        deployment.max_model_len or model.max_positions,
+        _longest(model, deployment),
         _layout(kinds, deployment, facts),
     )
+
+
+def _longest(model: Model, deployment: Deployment) -> int | None:
+    """Return the tokens of the longest request."""
+    asked, most = deployment.max_model_len, model.max_positions
+    if asked is not None and most is not None and asked > most:
+        raise refused("max_model_len", f"at most the {most} tokens of the model", asked, "set --max-model-len")
+    return asked or most
 
 
 def _element(model: Model, deployment: Deployment) -> str:
@@ -105,8 +113,8 @@ def _cache(kinds: Kinds, deployment: Deployment, facts: Facts) -> tuple[str, Cac
         return "fp8_ds_mla", facts.cache_types["fp8_ds_mla"]
     if cache.latent_only:
         raise refused("cache_dtype", "a type that this attention keeps", mode, "set --cache-dtype fp8 or auto")
-    if cache.extra and kinds.latent:
-        raise refused("cache_dtype", "a type that latent attention keeps", mode, "set --cache-dtype fp8 or auto")
+    if cache.extra and (kinds.latent or deployment.platform == "cpu"):
+        raise refused("cache_dtype", "a type that this attention keeps", mode, "set --cache-dtype fp8 or auto")
     return mode, cache
 
 
@@ -150,13 +158,14 @@ def _cache_mode(kinds: Kinds, deployment: Deployment, facts: Facts) -> CacheMode
 
 def _recurrent(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> str | None:
     """Return the element type of recurrent states, ``None`` where the layer decides."""
+    delta = any(isinstance(layer.recurrence, KimiDelta) for layer in kinds.states)
     asked = deployment.mamba_ssm_dtype
     if asked in (None, "auto"):
         asked = model.ssm_dtype if model.ssm_dtype != "auto" else None
     if deployment.platform == "cpu" and facts.cpu_states is not None:
-        half = facts.cpu_half_delta and all(isinstance(layer.recurrence, GatedDelta) for layer in kinds.states)
+        half = facts.cpu_half_states and not delta and not kinds.parallel
         asked = asked if half and asked in ("float16", "bfloat16") else facts.cpu_states
-    if any(isinstance(layer.recurrence, KimiDelta) for layer in kinds.states):
+    if delta:
         if not facts.typed_delta:
             return "float32"
         if asked == "float16":

@@ -46,7 +46,8 @@ class Facts:
         hash_by_mode: hashes are fine where states are kept by ``align``, and not where block sizes happen to agree.
         typed_delta: the element type of Kimi delta attention's state can be chosen.
         cpu_states: the element type of recurrent states on a CPU, where the engine insists on one.
-        cpu_half_delta: and yet a gated delta net may keep half precision there where it is asked for.
+        cpu_half_states: and yet they may have half precision where it is asked for; not Kimi's, and not
+            where each layer attends as well.
         cpu_latent: kernel blocks of latent attention on a CPU; empty where there is none.
         cache_types: what ``--kv-cache-dtype`` can say.
     """
@@ -72,6 +73,6 @@ class Facts:
     hash_by_mode: bool = True
     typed_delta: bool = False
     cpu_states: str | None = "float32"
-    cpu_half_delta: bool = False
+    cpu_half_states: bool = False
     cpu_latent: Sizes = (KernelSize(16),)
     cache_types: Mapping[str, CacheType] = MappingProxyType(CACHE_TYPES)

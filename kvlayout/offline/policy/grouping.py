@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvlayout.offline.policy.alike import merged, uniform
 from kvlayout.offline.policy.packing import packed
-from kvlayout.offline.policy.strides import is_outermost
+from kvlayout.offline.policy.strides import check_rows, is_outermost
 from kvlayout.offline.policy.values import GROWING, Bunch, Kind, LayerSpec, refused
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def grouped(specs: Mapping[str, LayerSpec], request: Request) -> list[Bunch]:
         RefusedError: the engine finds no grouping.
     """
     facts = request.facts
+    check_rows(set(specs.values()), request.layout)
     if not request.hybrid:
         specs = promoted(specs, keep_block=not facts.full_allocation)
     distinct = tuple(dict.fromkeys(specs.values()))

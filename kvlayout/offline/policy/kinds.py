@@ -33,6 +33,7 @@ class Kinds(NamedTuple):
         states: those that keep states.
         aliases: layers that read another one's cache -> that one.
         local: layers whose attention is local in chunks.
+        parallel: every decoder layer that keeps a state attends as well.
     """
 
     attending: tuple[Layer, ...]
@@ -40,6 +41,7 @@ class Kinds(NamedTuple):
     states: tuple[StateLayer, ...]
     aliases: dict[str, str]
     local: frozenset[str]
+    parallel: bool
 
     @staticmethod
     def of(model: Model) -> Kinds:
@@ -62,7 +64,10 @@ class Kinds(NamedTuple):
             elif isinstance(layer, LatentLayer):
                 latent.append(layer)
             attending.append(layer)
-        return Kinds(tuple(attending), tuple(latent), tuple(states), aliases, frozenset(local))
+        beside = {place for place, layer in zip(model.positions, model.layers, strict=False) if layer in attending}
+        recurrent = {place for place, layer in zip(model.positions, model.layers, strict=False) if layer in states}
+        parallel = bool(recurrent) and recurrent <= beside
+        return Kinds(tuple(attending), tuple(latent), tuple(states), aliases, frozenset(local), parallel)
 
     @property
     def sparse(self) -> bool:

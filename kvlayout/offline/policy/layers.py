@@ -91,7 +91,8 @@ class Rank(NamedTuple):
         tp: tensor-parallel ranks.
         dtype: the model's element type; ``conv`` and ``recurrent`` those of states.
         mode: the engine's word for the cache's element type, and ``cache`` what it means.
-        block: tokens a block of attention; ``state_block`` those of a state.
+        block: tokens a block of attention; ``state_block`` those of a state, and ``first_block`` those that it
+            would have without attention beside it.
         state_padded: bytes of a state's page, where it is padded.
         cache_mode: which states are kept.
         sizes: kernel blocks of the attention backend; ``indexer`` those of an indexer.
@@ -109,6 +110,7 @@ class Rank(NamedTuple):
     cache: CacheType
     block: int
     state_block: int
+    first_block: int
     state_padded: int | None
     cache_mode: str
     sizes: Sizes

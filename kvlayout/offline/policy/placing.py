@@ -17,7 +17,7 @@ from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.registration import Placement, RegisteredTensor
 from kvlayout.errors import Code
 from kvlayout.offline.policy.request import kernel_block
-from kvlayout.offline.policy.strides import apart, is_outermost, strides
+from kvlayout.offline.policy.strides import apart, is_compact, is_outermost, strides
 from kvlayout.offline.policy.values import Bunch, LayerSpec, refused
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def _block_bytes(bunches: Sequence[Bunch], layout: LayoutName) -> int:
 def _check(bunches: Sequence[Bunch], layout: LayoutName) -> None:
     """Refuse a layout that can't hold pages of different sizes."""
     pages = {spec.page for bunch in bunches for spec in set(bunch.specs)}
-    together = set(layout[:2]) == {"L", "B"}
-    if len(pages) > 1 and (not together or (len(bunches) > 1 and not is_outermost(layout))):
+    if len(pages) > 1 and (not is_compact(layout) or (len(bunches) > 1 and not is_outermost(layout))):
         raise refused(
             "layout",
             f"a layout that holds pages of {', '.join(map(str, sorted(pages)))} bytes",
@@ -86,7 +85,7 @@ def placements(bunches: Sequence[Bunch], layout: LayoutName) -> list[Placed]:
             fixed: Size | None = each if is_outermost(layout) else None
             padded = _round_up(spec.page, apart(spec))
             if fixed is None and padded != spec.page:
-                if set(layout[:2]) != {"L", "B"}:
+                if not is_compact(layout):
                     raise refused("layout", "a layout that can pad pages", layout, "set --layout LBNHC")
                 fixed = padded
             across, apart_by, *_ = strides(spec, spec.block, len(layers), layout, BLOCK_COUNT, (None, fixed))

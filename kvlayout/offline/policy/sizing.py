@@ -25,6 +25,9 @@ __all__ = ["layer_specs", "rank_of"]
 #: Tokens that a recurrent kernel takes at once where its config has no number for it.
 _CHUNK: Final = 2048
 
+#: Tokens a block of states before any attention layer is known.
+_BLOCK: Final = 16
+
 
 def rank_of(model: Model, kinds: Kinds, choices: Choices, deployment: Deployment, facts: Facts) -> Rank:
     """Return what decides the specs of one rank, with the block that attention and states share.
@@ -41,6 +44,7 @@ def rank_of(model: Model, kinds: Kinds, choices: Choices, deployment: Deployment
         choices.cache,
         choices.block,
         choices.block,
+        deployment.block_size or _BLOCK,
         None,
         choices.cache_mode,
         choices.sizes,
@@ -57,8 +61,7 @@ def rank_of(model: Model, kinds: Kinds, choices: Choices, deployment: Deployment
             raise refused("max_model_len", "the length of the longest request", "unknown", "set --max-model-len")
         rank = rank._replace(state_block=choices.longest)
     if not kinds.attending:  # nothing to share a block with, and the platform's default comes too late
-        block = choices.longest if choices.cache_mode == "none" else deployment.block_size
-        return rank._replace(state_block=block or 16)
+        return rank._replace(state_block=rank.state_block if choices.cache_mode == "none" else rank.first_block)
     return _shared(model, kinds, choices, facts, rank)
 
 
@@ -92,17 +95,28 @@ def _token_bytes(layer: Layer, rank: Rank) -> int:
     return spec.heads * spec.content
 
 
-def layer_specs(model: Model, kinds: Kinds, rank: Rank) -> dict[str, LayerSpec]:
-    """Return what each layer keeps; layers that differ in their names only are computed once."""
+def layer_specs(model: Model, kinds: Kinds, rank: Rank, alone: frozenset[str]) -> dict[str, LayerSpec]:
+    """Return what each layer keeps; layers that differ in their names only are computed once.
+
+    Args:
+        model: the model.
+        kinds: its layers by kind.
+        rank: what decides their specs.
+        alone: layers that have no attention beside them, on a pipeline stage of their own, and share no block.
+    """
     made: dict[object, LayerSpec] = {}
     specs: dict[str, LayerSpec] = {}
     for layer in model.layers:
         if layer.name in kinds.aliases:
             continue
-        key = _numbers(layer, rank)
+        apart = layer.name in alone
+        key = (_numbers(layer, rank), apart)
         spec = made.get(key)
         if spec is None:
             spec = made[key] = layer_spec(layer, rank)
+            if apart:
+                block = rank.state_block if rank.cache_mode == "none" else rank.first_block
+                spec = made[key] = spec._replace(block=block, padded=None)
         specs[layer.name] = spec
     return specs
 

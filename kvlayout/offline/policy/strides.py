@@ -16,9 +16,11 @@ from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.policy.values import LayerSpec, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvlayout.offline.deployment import LayoutName
 
-__all__ = ["BLOCK_COUNT", "apart", "is_outermost", "strides"]
+__all__ = ["BLOCK_COUNT", "apart", "check_rows", "is_compact", "is_outermost", "strides"]
 
 _AXES: Final = "LBHNC"
 
@@ -26,6 +28,28 @@ _AXES: Final = "LBHNC"
 def is_outermost(layout: LayoutName) -> bool:
     """Return whether a block holds the pages of all layers."""
     return layout[0] == "B"
+
+
+def is_compact(layout: LayoutName) -> bool:
+    """Return whether a page is one run of bytes."""
+    return "H" not in layout[:2]
+
+
+def check_rows(specs: Iterable[LayerSpec], layout: LayoutName) -> None:
+    """Refuse a layout that puts heads outside blocks or layers where layers differ in heads, rows or pages.
+
+    Raises:
+        RefusedError: the layout is such a one.
+    """
+    shapes = {(spec.heads, spec.rows, spec.page) for spec in specs}
+    if len(shapes) > 1 and not is_compact(layout):
+        raise refused(
+            "layout",
+            "a layout that keeps a page together, for layers of different shapes",
+            layout,
+            "set --layout LBNHC, LBHNC, BLNHC or BLHNC",
+            Code.UNSUPPORTED_LAYOUT,
+        )
 
 
 def apart(spec: LayerSpec) -> int:

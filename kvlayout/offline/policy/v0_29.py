@@ -22,7 +22,9 @@ __all__ = ["FACTS", "HINTS", "arrange"]
 #: What the engine tells a store about a layout; it has no word for the others.
 HINTS: Final[Mapping[str, str]] = {"LBNHC": "NHD", "LBHNC": "HND", "BLHNC": "BLHNC", "BLNHC": "BLNHC"}
 
-_V29: Final = Facts(minor=29, pads_attention="always", cpu_half_delta=True, cpu_latent=(KernelSize(32, multiple=True),))
+_V29: Final = Facts(
+    minor=29, pads_attention="always", cpu_half_states=True, cpu_latent=(KernelSize(32, multiple=True),)
+)
 _V30: Final = evolve(_V29, minor=30, window_block="largest", packs_windows=True, declares_roles=True)
 _V31: Final = evolve(_V30, minor=31, default_for="every", declares_sharding=True, typed_delta=True)
 _V32: Final = evolve(_V31, minor=32, all_states=False, kernel_rounding="every", rows_apart=True, whole_when_packed=True)
