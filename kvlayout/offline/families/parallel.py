@@ -34,6 +34,8 @@ def zamba(config: Config, prefix: str) -> Layers:
     count = config.layers()
     kinds = layer_types(config, count, (LINEAR, _HYBRID), "layers_block_type") or _usual(config, count)
     hybrids = [i for i, kind in enumerate(kinds) if kind == _HYBRID]
+    if config.has("hybrid_layer_ids") and list(config.wholes("hybrid_layer_ids") or ()) != hybrids:
+        config.fault("hybrid_layer_ids", f"the layers that layers_block_type calls {_HYBRID}")
     full, space = _wide_heads(config), _space(config)
     blocks = config.whole("num_mem_blocks", default=1)
     root = prefix.rpartition(".")[0]
@@ -49,10 +51,12 @@ def zamba(config: Config, prefix: str) -> Layers:
 
 
 def _wide_heads(config: Config) -> Heads:
-    query, width = config.whole("num_attention_heads"), 2 * config.whole("hidden_size")
-    if width % query:
-        config.fault("num_attention_heads", f"a divisor of twice hidden_size ({width})")
-    return Heads(query, query, max(width // query, 1))
+    query = config.whole("num_attention_heads")
+    width = config.maybe("attention_hidden_size") or 2 * config.whole("hidden_size")
+    size = config.maybe("attention_head_dim") or max(width // query, 1)
+    if size * query != width:
+        config.fault("num_attention_heads", f"heads of {size} that make up a width of {width}")
+    return Heads(query, query, size)
 
 
 def _space(config: Config) -> Mamba2:
