@@ -8,8 +8,8 @@ names all of them. What has no good value at all (a list that is no list) ends t
 (1, 1)
 >>> for error in config.faults.errors:
 ...     print(error.path, "|", error.expected, "|", error.actual)
-num_hidden_layers | a whole number from 1 to 1000000000 | 0
-head_dim | a whole number from 1 to 1000000000 | true
+num_hidden_layers | a whole number from 1 to 100000 | 0
+head_dim | a whole number from 1 to 100000 | true
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from typing import Final, TypeVar
 from kvlayout.cache.strict_json import ABSENT, EnoughError, SkipError, show, step
 from kvlayout.errors import Code, LayoutError
 
-__all__ = ["MAX_LAYERS", "MAX_SIZE", "Config", "Faults"]
+__all__ = ["MAX_LAYERS", "MAX_LENGTH", "MAX_SIZE", "Config", "Faults"]
 
 #: More layers than any model has. Layers are made one by one, so a larger number is refused before any is made.
 MAX_LAYERS: Final = 10_000
 
-#: No width, window or count of heads comes near; products of a few of these are still cheap.
-MAX_SIZE: Final = 1_000_000_000
+#: No width or count of heads comes near, and bytes that are the product of some of these still fit in 64 bits.
+MAX_SIZE: Final = 100_000
+
+#: The same of windows and of the tokens of a request.
+MAX_LENGTH: Final = 1_000_000_000
 
 _MAX_FAULTS: Final = 64
 
@@ -43,6 +46,10 @@ class Faults:
     def __init__(self) -> None:
         self.errors: list[LayoutError] = []
         self._paths: set[str] = set()
+
+    def at(self, path: str) -> bool:
+        """Tell whether there is a fault at a path."""
+        return path in self._paths
 
     def note(self, path: str, expected: str, actual: str, fix: str = "") -> None:
         """Note a fault.
@@ -66,6 +73,7 @@ class Config:
         faults: where faults are noted.
         path: where the object stands in the file.
         defaults: what the model's own config class puts in for a field that is absent.
+        asked: the fields that were asked for.
     """
 
     def __init__(
@@ -77,9 +85,11 @@ class Config:
     ) -> None:
         self.fields, self.faults, self.path = fields, faults, path
         self.defaults: Mapping[str, object] = {} if defaults is None else defaults
+        self.asked: set[str] = set()
 
     def get(self, key: str) -> object:
         """Return a field as it stands (null is ``None``), or else the default of the model's kind."""
+        self.asked.add(key)
         return self.fields[key] if key in self.fields else self.defaults.get(key)
 
     def has(self, key: str) -> bool:
@@ -93,7 +103,12 @@ class Config:
     def fault(self, key: str, expected: str, fix: str = "") -> None:
         """Note that a field is not what was expected."""
         value = self.get(key)
-        self.faults.note(self.at(key), expected, show(ABSENT if value is None else value), fix)
+        absent = value is None and key not in self.fields
+        self.faults.note(self.at(key), expected, show(ABSENT if absent else value), fix)
+
+    def sound(self, *keys: str) -> bool:
+        """Tell whether fields have no fault, so that what follows from them may be held against others."""
+        return not any(self.faults.at(self.at(key)) for key in keys)
 
     def whole(self, key: str, *, least: int = 1, most: int = MAX_SIZE, default: int | None = None) -> int:
         """Return a whole number; a fault reads as ``least``."""
@@ -114,6 +129,10 @@ class Config:
             return value
         self.fault(key, _range(least, most))
         return least
+
+    def length(self, key: str, *, least: int = 1) -> int | None:
+        """Return a number of tokens, or ``None`` where the field is absent; a fault reads as ``least``."""
+        return self.maybe(key, least=least, most=MAX_LENGTH)
 
     def layers(self, key: str = "num_hidden_layers") -> int:
         """Return a number of layers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kvlayout.offline.config import MAX_SIZE, Config
+from kvlayout.offline.config import MAX_LENGTH, Config
 
 __all__ = ["longest_request"]
 
@@ -38,18 +38,18 @@ def longest_request(config: Config, *, scale: bool = True) -> int | None:
         config: the config.
         scale: the length is to be multiplied where positions are scaled by a factor.
     """
-    lengths = [config.maybe(key) for key in _LENGTHS]
-    longest = config.maybe("model_max_length") or min((length for length in lengths if length), default=None)
+    lengths = [config.length(key) for key in _LENGTHS]
+    longest = config.length("model_max_length") or min((length for length in lengths if length), default=None)
     if longest is None:
         return None
     factor: float = 1
     for rope in _ropes(config):
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind == "longrope" and config.has("original_max_position_embeddings"):
-            return config.maybe("original_max_position_embeddings")
+            return config.length("original_max_position_embeddings")
         if kind not in _SCALED:
             factor = _number(rope.get("factor"), factor)
-    return int(min(longest * factor, MAX_SIZE)) if scale else longest
+    return int(min(longest * factor, MAX_LENGTH)) if scale else longest
 
 
 def _ropes(config: Config) -> Iterator[Mapping[str, object]]:

@@ -3,7 +3,7 @@
 >>> text = b'{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "num_attention_heads": 0}'
 >>> for error in read_model(text).error.errors:
 ...     print(error.path, "|", error.expected, "|", error.actual)
-num_attention_heads | a whole number from 1 to 1000000000 | 0
+num_attention_heads | a whole number from 1 to 100000 | 0
 >>> read_model(text.replace(b"0}", b"32}")).unwrap().layers[1].name
 'model.layers.1.self_attn.attn'
 """
@@ -24,7 +24,8 @@ from kvlayout.errors import Code, LayoutErrors
 from kvlayout.offline.config import Config, Faults
 from kvlayout.offline.families.attention import attention
 from kvlayout.offline.families.known import KNOWN, Known
-from kvlayout.offline.families.unknown import language_model, refuse_strange, refuse_unknown
+from kvlayout.offline.families.layers import Layers
+from kvlayout.offline.families.unknown import language_model, refuse_nonsense, refuse_strange, refuse_unknown
 from kvlayout.offline.families.wrappers import WRAPPERS, Wrapper, of_kind
 from kvlayout.offline.lengths import longest_request
 from kvlayout.offline.model import Model, StateLayer
@@ -46,7 +47,7 @@ def read_model(text: bytes, *, generic: bool = False) -> Result[Model, LayoutErr
     """
     notes, faults = Notes(), Faults()
     try:
-        document = parse(text, notes)
+        document = _document(text, notes)
         if not isinstance(document, Mapping):
             notes.stop("$", "an object with the fields of a model", show(document))
     except (SkipError, EnoughError):
@@ -58,9 +59,27 @@ def read_model(text: bytes, *, generic: bool = False) -> Result[Model, LayoutErr
     return Err(LayoutErrors(faults.errors)) if faults.errors else Ok(model)
 
 
+def _document(text: bytes, notes: Notes) -> object:
+    """Parse a file. Infinity may stand in it, as in ``time_step_limit``: a field that is read can't be that anyway.
+
+    Raises:
+        SkipError: it is no JSON, or has repeated keys, NaN, or numbers of more than a hundred digits.
+    """
+    try:
+        return parse(text, notes)
+    except SkipError:
+        if {fault.actual.lstrip("-") for fault in notes.faults} != {"Infinity"}:
+            raise
+        document: object = json.loads(text)
+        return document
+
+
 def _model(root: Config, *, generic: bool) -> Model:
     architecture, known, config = _resolved(root, generic=generic)
     read = known.read(config, known.layers)
+    refuse_nonsense(config)
+    if not read.layers:
+        root.faults.note(root.path, "a layer that keeps a cache", "none")
     states = any(isinstance(layer, StateLayer) for layer in read.layers)
     return Model(
         architecture,
@@ -79,7 +98,7 @@ def _model(root: Config, *, generic: bool) -> Model:
 def _resolved(root: Config, *, generic: bool) -> tuple[str, Known, Config]:
     """Return the architecture, how to read it, and the config of its language model with the defaults of its kind.
 
-    The first architecture that is known counts, and where there is none in the config the model type.
+    The first architecture that is known counts, and where there is none the model type.
     """
     named, kind = root.texts("architectures") or (), root.text("model_type")
     for name in named:
@@ -87,12 +106,23 @@ def _resolved(root: Config, *, generic: bool) -> tuple[str, Known, Config]:
             return name, KNOWN[name], _with_defaults(root, KNOWN[name].kind)
         if name in WRAPPERS:
             return _wrapped(root, name, WRAPPERS[name], generic=generic)
-    if not named and (found := of_kind(kind)) is not None:
-        return *found, _with_defaults(root, kind)
+    if (found := of_kind(kind)) is not None:
+        return found[0], _explained(found[1]), _with_defaults(root, kind)
     for name, wrapper in WRAPPERS.items():
-        if not named and kind == wrapper.kind:
+        if kind == wrapper.kind:
             return _wrapped(root, name, wrapper, generic=generic)
     return named[0] if named else kind, *_generic(root, generic=generic)
+
+
+def _explained(known: Known) -> Known:
+    """Return a reading that refuses fields of other layers: nothing but the model type says that it applies."""
+
+    def read(config: Config, prefix: str) -> Layers:
+        found = known.read(config, prefix)
+        refuse_strange(config)
+        return found
+
+    return known._replace(read=read)
 
 
 def _wrapped(root: Config, name: str, wrapper: Wrapper, *, generic: bool) -> tuple[str, Known, Config]:
@@ -117,9 +147,8 @@ def _generic(root: Config, *, generic: bool) -> tuple[Known, Config]:
         refuse_unknown(root)
     inner = language_model(root)
     config = (root.child(inner) if inner else None) or root
-    refuse_strange(config)
     layers = "language_model.model.layers" if inner else "model.layers"
-    return Known("attention, read generically", attention, "", layers), config
+    return _explained(Known("attention, read generically", attention, "", layers)), config
 
 
 def _with_defaults(config: Config, kind: str, own: str = "") -> Config:

@@ -51,7 +51,7 @@ def windows(
     config: Config, kinds: tuple[str, ...] | None, count: int, *, mixed: bool = True, beyond_window: int = 0
 ) -> tuple[int | None, ...]:
     """Return the window of each layer: of all where none has a kind, else of those that slide."""
-    size = config.maybe("sliding_window", least=0) or None if window_in_use(config) else None
+    size = config.length("sliding_window", least=0) or None if window_in_use(config) else None
     if kinds is None:
         return (size,) * count
     if not mixed and len(set(kinds)) > 1:

@@ -20,7 +20,7 @@ def chunked(config: Config, prefix: str) -> Layers:
     if len(marks) < count:
         config.fault("no_rope_layers", f"a mark for each of {count} layers")
         marks = (1,) * count
-    chunk = config.maybe("attention_chunk_size", least=0) or None
+    chunk = config.length("attention_chunk_size", least=0) or None
     return Layers(
         tuple(each.layer(f"{prefix}.{i}.self_attn.attn", chunk=chunk if marks[i] else None) for i in range(count)),
         count,

@@ -28,7 +28,7 @@ def gated_delta(config: Config, prefix: str) -> Layers:
 def delta_net(config: Config) -> GatedDelta:
     """Return the sizes of a delta net."""
     keys, values = config.whole("linear_num_key_heads"), config.whole("linear_num_value_heads")
-    if values % keys:
+    if values % keys and config.sound("linear_num_key_heads", "linear_num_value_heads"):
         config.fault("linear_num_value_heads", f"a multiple of linear_num_key_heads ({keys})")
     return GatedDelta(
         keys,

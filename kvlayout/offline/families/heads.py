@@ -38,9 +38,10 @@ def heads(config: Config, *, own_size: bool = True) -> Heads:
     """
     query = config.whole("num_attention_heads")
     kv = config.whole("num_key_value_heads", default=query)
-    if query % kv:
+    if query % kv and config.sound("num_attention_heads", "num_key_value_heads"):
         config.fault("num_key_value_heads", f"a divisor of num_attention_heads ({query})")
     if own_size and config.has("head_dim"):
+        config.maybe("hidden_size")
         return Heads(query, kv, config.whole("head_dim"))
     return Heads(query, kv, share(config, "hidden_size", query, "num_attention_heads"))
 
@@ -48,6 +49,6 @@ def heads(config: Config, *, own_size: bool = True) -> Heads:
 def share(config: Config, key: str, parts: int, parts_key: str) -> int:
     """Return an equal share of a width."""
     width = config.whole(key)
-    if width % parts:
+    if width % parts and config.sound(key, parts_key):
         config.faults.note(config.at(key), f"a multiple of {parts_key} ({parts})", str(width))
     return max(width // parts, 1)

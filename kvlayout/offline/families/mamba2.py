@@ -53,7 +53,7 @@ def nemotron(config: Config, prefix: str) -> Layers:
         config.whole("ssm_state_size"),
         _either(config, "mamba_d_conv", "conv_kernel", least=2),
     )
-    window = config.maybe("sliding_window", least=0) or None
+    window = config.length("sliding_window", least=0) or None
     kinds = _spelled(config)
     made: list[Layer] = []
     for i, kind in enumerate(kinds):
@@ -122,12 +122,15 @@ def _spelled(config: Config) -> tuple[str, ...]:
                 config.fault(key, f"at most {MAX_LAYERS} layers")
                 raise SkipError
             return layer_types(config, len(named), _WORDS, key) or ()
-    pattern = config.text("hybrid_override_pattern")
-    if not pattern:
+    if not config.has("hybrid_override_pattern"):
         return (LINEAR, "moe", FULL, "mlp")
+    pattern = config.text("hybrid_override_pattern")
+    if not 0 < len(pattern) <= MAX_LAYERS:
+        config.fault("hybrid_override_pattern", f"1 to {MAX_LAYERS} letters, one a layer")
+        raise SkipError
     strange = next((i for i, letter in enumerate(pattern) if letter not in _LETTERS), None)
-    if len(pattern) > MAX_LAYERS or strange is not None:
-        place = f"{config.at('hybrid_override_pattern')}[{strange or 0}]"
-        config.faults.note(place, "one of M, *, -, E", show(pattern[strange or 0]))
+    if strange is not None:
+        place = f"{config.at('hybrid_override_pattern')}[{strange}]"
+        config.faults.note(place, "one of M, *, -, E", show(pattern[strange]))
         raise SkipError
     return tuple(_LETTERS[letter] for letter in pattern)

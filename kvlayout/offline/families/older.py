@@ -37,7 +37,7 @@ def alternating(config: Config, prefix: str) -> Layers:
     The number of a layer decides, and not ``layer_types``: so does the engine, unless they all slide.
     """
     count, each = config.layers(), heads(config)
-    window = config.maybe("sliding_window", least=0) or None
+    window = config.length("sliding_window", least=0) or None
     kinds = layer_types(config, count, (FULL, SLIDING)) or (FULL,)
     everywhere = set(kinds) == {SLIDING}
     made = (each.layer(f"{prefix}.{i}.attn.attn", window if everywhere or i % 2 == 0 else None) for i in range(count))

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from kvlayout.cache.strict_json import ABSENT, SkipError, show
 from kvlayout.offline.config import Config
 
-__all__ = ["ATTENTION_FIELDS", "language_model", "refuse_strange", "refuse_unknown", "strange"]
+__all__ = ["ATTENTION_FIELDS", "language_model", "refuse_nonsense", "refuse_strange", "refuse_unknown", "strange"]
 
 #: What plain attention is read from.
 ATTENTION_FIELDS: Final = (
@@ -91,6 +91,19 @@ def refuse_unknown(root: Config) -> NoReturn:
 
 
 def refuse_strange(config: Config) -> None:
-    """Note each field that plain attention does not explain."""
+    """Note each field of latent or recurrent layers that was not read: the layers are not what they seem."""
     for key in strange(config.fields):
-        config.fault(key, "a model of plain attention only, as asked for", "leave out --generic, or update kvlayout")
+        if key not in config.asked:
+            config.fault(key, "no field that this reading does not explain", "update kvlayout")
+
+
+def refuse_nonsense(config: Config) -> None:
+    """Note each size or count below 0, whether it was read or not: such a config is of no model."""
+    for key, value in config.fields.items():
+        if type(value) is int and value < 0 and _is_size(key) and not config.faults.at(config.at(key)):
+            config.fault(key, "a whole number from 0")
+
+
+def _is_size(key: str) -> bool:
+    named = key.startswith("num_") or key.endswith(("_size", "_dim", "_heads", "_rank"))
+    return named and "window" not in key
