@@ -186,13 +186,15 @@ def _inspect_models_here() -> None:
 def _build_what_cannot_run() -> None:
     """Let a model be built, and its caches allocated, that no CPU computes.
 
-    Kimi-Linear's latent attention would need the tiles of AMX, and a step after its weights are loaded fails since the
-    CPU's linear layers have packed one of them away.
+    Kimi-Linear's latent attention would need the tiles of AMX. A step after its weights are loaded fails, since the
+    CPU's linear layers have packed one of them away. And what stands in for Triton's kernels trips over its modules.
     """
     import torch
 
     os.environ["VLLM_KIMI_K3_GEMM_AR"] = "0"
     torch.cpu._is_amx_tile_supported = lambda: True
+    stand_ins: Any = import_module("vllm.triton_utils.dispatcher")
+    stand_ins._rebind_kernels = lambda _kernels: None
     loader: Any = import_module("vllm.model_executor.model_loader.base_loader")
     original = loader.process_weights_after_loading
 

@@ -1,8 +1,8 @@
 """A process that has imported the engine and starts every engine of the tests as a child of its own, by fork.
 
-Importing vLLM takes several times as long as starting a small engine. This process imports it once, builds nothing, and
-runs one job at a time: a line of JSON on its standard input is a job, a line on its standard output the exit status of
-the child that did it. It ends with its input, and no child outlives its time.
+Importing vLLM takes several times as long as starting a small engine. This process imports once what it is told to,
+builds nothing, and runs one job at a time: a line of JSON on its standard input is a job, a line on its standard output
+the exit status of the child that did it. It ends with its input, and no child outlives its time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["ENVIRONMENT", "main"]
 
@@ -33,12 +36,12 @@ ENVIRONMENT = {
 }
 
 
-def main() -> None:
-    """Import, say so, and do jobs until there is no more input."""
+def main(modules: Sequence[str]) -> None:
+    """Import modules, say so, and do jobs until there is no more input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an import prints is no answer
-    importlib.import_module("vllm.entrypoints.llm")
-    importlib.import_module("vllm.v1.worker.cpu_worker")
+    for module in modules:
+        importlib.import_module(module)
     gc.freeze()  # an engine collects often, and would look at a million objects each time
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
@@ -71,4 +74,4 @@ def _work(*, module: str, function: str, arguments: dict[str, Any], result: str,
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -29,8 +29,9 @@ SHORTEST = 384
 def answer_without_connector(case: str, folder: str) -> dict[str, Any]:
     """Ask an engine that has no connector at all, and again when everything is forgotten.
 
-    The second prompt of ``prompts`` is the one to retrieve for. It begins like the first, and what is left to compute
-    of it is the same in both, so that the very same computation is behind equal answers.
+    The first of the ``prompts`` is the one to store. The second begins like it, and is answered with the ``rest`` of
+    the answer to it; what is computed of it after a retrieve is what was computed of the first. The third begins with
+    two thirds of the first.
     """
     engine = engines.start(case, Path(folder))
     length = max(BLOCKS_OF_PROMPT * engine.block_tokens, SHORTEST)
@@ -38,28 +39,33 @@ def answer_without_connector(case: str, folder: str) -> dict[str, Any]:
     first = engine.ask(prompt)
     engine.forget(POISON)
     second = engine.ask(prompt)
+    engine.forget(POISON)
+    branch = [*prompt[: length * 2 // 3], *_tokens(len(prompt) - length * 2 // 3, seed=2)]
+    branched = engine.ask(branch)
     if engine.case.one_token_left:
         continued, rest = [*prompt, first.tokens[0]], engines.Answer(first.tokens[1:], first.logprobs[1:], 0)
     else:
         continued, rest = prompt, first
     return {
-        "prompts": [prompt, continued],
+        "prompts": [prompt, continued, branch],
         "first": attrs.asdict(first),
         "again": attrs.asdict(second),
         "rest": attrs.asdict(rest),
+        "branched": attrs.asdict(branched),
         "prefix": length,
         "block_tokens": engine.block_tokens,
     }
 
 
 def store_and_retrieve(case: str, folder: str, root: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-    """Store, forget, retrieve; then retrieve all but one layer, for each layer."""
+    """Store, forget, retrieve; then retrieve for another prompt, and all but one layer, for each layer."""
     engine = engines.start(case, Path(folder), transfer_config(Path(root)))
     connector = Connector(engine)
     connector.switch(store=True)
     stored, stores = attrs.asdict(engine.ask(prompts[0])), _moves(connector)
     used = sorted({block for move in connector.moves for block in move.block_ids})
     result = _retrieve(engine, connector, prompts[1], tokens, used)
+    branched = _retrieve(engine, connector, prompts[2], engines.TOKENS, used)
     without = {
         layer: _retrieve(engine, connector, prompts[1], tokens, used, untouched=[layer])["retrieved"]
         for layer in connector.layers
@@ -67,7 +73,8 @@ def store_and_retrieve(case: str, folder: str, root: str, prompts: list[list[int
     shapes = {layer: [list(part.shape) for part in parts] for layer, parts in engine.parts().items()}
     dtypes = {layer: [str(part.dtype) for part in parts] for layer, parts in engine.parts().items()}
     known = {"shapes": shapes, "dtypes": dtypes, "layers": connector.layers, "aliases": connector.aliases}
-    return result | known | {"stored": stored, "stores": stores, "used": used, "without": without}
+    more = {"used": used, "without": without, "branched": branched}
+    return result | known | {"stored": stored, "stores": stores, **more}
 
 
 def retrieve_again(

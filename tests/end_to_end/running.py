@@ -20,6 +20,7 @@ __all__ = ["EngineError", "Engines", "running"]
 
 ROOT = Path(__file__).parents[2]
 LOG_LINES = 60
+VLLM = ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker")
 
 
 class EngineError(Exception):
@@ -29,11 +30,11 @@ class EngineError(Exception):
 class Engines:
     """Starts engines, one at a time, each in a process that nobody used before.
 
-    All of them are forks of one interpreter, which is started with the first.
+    All of them are forks of one interpreter, which is started with the first and has imported ``modules``.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._count = folder, 0
+    def __init__(self, folder: Path, modules: tuple[str, ...]) -> None:
+        self._folder, self._modules, self._count = folder, modules, 0
         self._nursery: subprocess.Popen[str] | None = None
 
     def run(self, program: Callable[..., Any], *, seconds: int = 120, **arguments: Any) -> Any:
@@ -67,16 +68,17 @@ class Engines:
 
     def _start(self) -> subprocess.Popen[str]:
         log = self._folder / "nursery.log"
+        home = {"VLLM_CACHE_ROOT": str(self._folder / "cache")}
         paths = [str(ROOT), str(ROOT / "tests" / "cpu_site"), *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("w") as output:
             nursery = subprocess.Popen(
-                [sys.executable, "-m", "tests.end_to_end.nursery"],
+                [sys.executable, "-m", "tests.end_to_end.nursery", *self._modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
                 cwd=self._folder,
-                env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)},
+                env=os.environ | ENVIRONMENT | home | {"PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,
             )
         assert nursery.stdout is not None
@@ -100,9 +102,9 @@ class Engines:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Engines]:
+def running(folder: Path, modules: tuple[str, ...] = VLLM) -> Iterator[Engines]:
     """Give engines whose files are in a folder, and clean up behind them."""
-    made = Engines(folder)
+    made = Engines(folder, modules)
     try:
         yield made
     finally:
