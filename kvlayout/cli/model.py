@@ -124,7 +124,9 @@ def _compared(words: Words, loaded: Loaded, given: dict[str, str], first: Answer
     other = read_other(words.compare or "", words)
     if isinstance(other, Err):
         return other
-    same = other.value.config == words.config and other.value.switches == words.switches & {"--generic"}
+    same = other.value.config == words.config and ("--generic" in other.value.switches) == (
+        "--generic" in words.switches
+    )
     read = _load(other.value, loaded if same else None)
     if isinstance(read, Err):
         return read

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["show_sweep"]
 
 _WIDE: Final = 100
+_ENDLESS: Final = 1000
 
 
 def show_sweep(found: Sequence[Row], over: Sequence[Axis], stream: TextIO) -> str:
@@ -35,6 +36,10 @@ def show_sweep(found: Sequence[Row], over: Sequence[Axis], stream: TextIO) -> st
         table.add_row(*cells, style="red" if row.errors else "")
     planned = sum(row.block is not None and not row.errors for row in found)
     last = text_of(f"{counted(len(found), 'deployment')}, {planned:,} planned", "green" if planned else "red")
+    # Numbers that are cut say something else: a table of many axes is as wide as it must be.
+    console.width = max(
+        console.width, console.measure(table, options=console.options.update(max_width=_ENDLESS)).maximum
+    )
     return rendered(console, [table, Text(), last])
 
 

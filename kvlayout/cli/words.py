@@ -29,6 +29,14 @@ _SWITCHES: Final = (
     ("--help", "", "Display this message and exit."),
 )
 
+#: The engine's own way to turn something off, and the field.
+_OFF: Final = {
+    "--no-prefix-caching": "prefix_caching",
+    "--no-enable-prefix-caching": "prefix_caching",
+    "--no-hybrid-manager": "hybrid_manager",
+    "--disable-hybrid-kv-cache-manager": "hybrid_manager",
+}
+
 
 class Words(NamedTuple):
     """What was asked for.
@@ -101,8 +109,8 @@ class _Reading:
 
     def switch(self, name: str) -> None:
         """Note a flag that has no value."""
-        if name == "--no-prefix-caching":
-            self.given["prefix_caching"] = "off"
+        if name in _OFF:
+            self.given[_OFF[name]] = "off"
         else:
             self.switches.add(name)
 
@@ -131,13 +139,15 @@ class _Reading:
             return _bad("--sweep", "each name once", ", ".join(fields))
         if self.sweeps and self.compare is not None:
             return _bad("--sweep", "no --compare beside it", "both")
+        if self.sweeps and self.given.get("engine") == "installed":
+            return _bad("--sweep", "an engine by its version beside it", "--engine installed")
         if "--csv" in self.switches and (not self.sweeps or "--json" in self.switches):
             return _bad("--csv", "a --sweep, and no --json", "another form" if self.sweeps else "no --sweep")
         return Ok(Words(names[0], self.given, frozenset(self.switches), self.compare, tuple(self.sweeps)))
 
 
 def _is_switch(name: str) -> bool:
-    return name == "--no-prefix-caching" or any(name == known for known, _, _ in _SWITCHES)
+    return name in _OFF or any(name == known for known, _, _ in _SWITCHES)
 
 
 def _is_valued(name: str) -> bool:

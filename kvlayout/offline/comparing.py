@@ -39,6 +39,7 @@ _DECIDING: Final = (
     "layout",
     "kernel_block_sizes",
     "prefix_caching",
+    "hybrid_manager",
     "max_model_len",
     "dcp",
     "tp",

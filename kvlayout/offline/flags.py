@@ -64,6 +64,7 @@ FLAGS: Final = (
     Flag("mamba_ssm_dtype", "TYPE", "Element type of recurrent states.", "--mamba-ssm-cache-dtype"),
     Flag("layout", "NAME", "Order of the axes in memory: " + ", ".join(_LAYOUTS) + "."),
     Flag("prefix_caching", "on|off", "Blocks are found again by their content."),
+    Flag("hybrid_manager", "on|off", "Kinds of layers are managed apart; off for a connector that can't take that."),
     Flag("cache_memory", "BYTES", "What one rank has for its cache, as 8GiB.", "--kv-cache-memory-bytes"),
     Flag("max_model_len", "TOKENS", "The longest request."),
     Flag("max_batched_tokens", "TOKENS", "Tokens of one scheduler step.", "--max-num-batched-tokens"),
@@ -112,6 +113,7 @@ def read_flags(given: Mapping[str, str]) -> Result[Deployment, LayoutErrors]:
         max_batched_tokens=read.count("max_batched_tokens"),
         chunk_size=read.count("chunk_size"),
         prefix_caching=read.choice("prefix_caching", ("on", "off")) != "off",
+        hybrid_manager=read.choice("hybrid_manager", ("on", "off")) != "off",
     )
     return Err(LayoutErrors(read.faults)) if read.faults else Ok(made)
 

@@ -157,7 +157,8 @@ def cautions(served: Served, alone: Served | None, fits: Capacity | None) -> tup
         alone: the same on one tensor-parallel rank, where it is on more.
         fits: its capacity, where it is known.
     """
-    found = [*_padded(served), *_uneven(served), *_chunked(served), *_parallel(served, alone), *_short(fits)]
+    found = [*_padded(served), *_uneven(served), *_chunked(served)]
+    found += [*_copied(served, alone), *_parallel(served, alone), *_short(fits)]
     drafts = tuple(i for i, group in enumerate(served.registration.groups) if group.draft)
     if drafts:
         found.append(
@@ -212,6 +213,18 @@ def _chunked(served: Served) -> Iterator[Caution]:
                     f"a window of {window:,} tokens inside a chunk of {size:,} is no multiple of the block, {tokens:,}"
                 )
                 yield Caution("window", (index,), text)
+
+
+def _copied(served: Served, alone: Served | None) -> Iterator[Caution]:
+    """Yield groups of which every tensor-parallel rank holds the same pages."""
+    if alone is None or len(alone.registration.groups) != len(served.registration.groups):
+        return
+    pairs = zip(served.registration.groups, alone.registration.groups, strict=True)
+    same = [index for index, (here, there) in enumerate(pairs) if here.specs == there.specs]
+    if same:
+        tp = served.deployment.tp
+        text = f"each of {tp} ranks holds the same pages: a store that takes them from every rank keeps {tp} copies"
+        yield Caution("replicated", tuple(same), text)
 
 
 def _parallel(served: Served, alone: Served | None) -> Iterator[Caution]:

@@ -126,6 +126,14 @@ def test_a_block_that_changes_with_tp_is_compared_with_one_rank() -> None:
     assert "block-size-and-tp" not in codes(answered(dense(), tp=4))
 
 
+def test_pages_that_every_rank_holds_are_copies() -> None:
+    (found,) = [one for one in answered(latent(), tp=8).cautions if one.code == "replicated"]
+    assert found.groups == (0,)
+    assert "each of 8 ranks holds the same pages" in found.text
+    assert "replicated" not in codes(answered(dense(), tp=8))
+    assert "replicated" not in codes(answered(latent()))
+
+
 def test_memory_that_is_too_small_is_said_with_what_fits() -> None:
     made = answered(dense(), cache_memory=100 << 20)
     assert made.capacity is not None

@@ -13,6 +13,7 @@ import kvlayout
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "data" / "cases"
+CONFIGS = ROOT / "examples"
 HEAVY = ("torch", "numpy", "vllm", "lmcache")
 
 LOADED = "import sys; print(*(name for name in {heavy!r} if sys.modules.get(name)), end='')"
@@ -22,6 +23,15 @@ import kvlayout
 for path in sys.argv[1:]:
     result = kvlayout.plan(kvlayout.Registration.from_json(pathlib.Path(path).read_text()).unwrap())
     assert isinstance(result, kvlayout.Ok | kvlayout.Err), result
+"""
+MODEL = """
+import sys
+from kvlayout.cli import main
+kinds = [[], ["--json"], ["--tp", "4", "--compare", "--tp 1"], ["--sweep", "tp=1,2", "--csv"]]
+codes = [main(["model", path, *words]) for path in sys.argv[1:] for words in kinds]
+assert set(codes) <= {0, 2}, codes
+sys.stdout.flush()
+print("\\n--")
 """
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -58,6 +68,13 @@ def test_planning_documents_brings_no_heavy_module() -> None:
     documents = sorted(map(str, CASES.glob("*.json")))
     assert documents
     assert heavy_after(PLAN, *documents) == ""
+
+
+def test_planning_a_model_from_its_config_brings_no_heavy_module() -> None:
+    pytest.importorskip("rich")
+    configs = sorted(map(str, CONFIGS.glob("*.json")))
+    assert configs
+    assert heavy_after(MODEL, *configs).rpartition("\n--\n")[2] == ""
 
 
 def test_importing_every_room_brings_no_heavy_module() -> None:
