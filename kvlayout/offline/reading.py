@@ -28,7 +28,7 @@ from kvlayout.offline.families.layers import Layers
 from kvlayout.offline.families.unknown import language_model, refuse_nonsense, refuse_strange, refuse_unknown
 from kvlayout.offline.families.wrappers import WRAPPERS, Wrapper, of_kind
 from kvlayout.offline.lengths import longest_request
-from kvlayout.offline.model import Model, StateLayer
+from kvlayout.offline.model import AttentionLayer, Model, StateLayer
 
 __all__ = ["read_model"]
 
@@ -115,11 +115,12 @@ def _resolved(root: Config, *, generic: bool) -> tuple[str, Known, Config]:
 
 
 def _explained(known: Known) -> Known:
-    """Return a reading that refuses fields of other layers: nothing but the model type says that it applies."""
+    """Return a reading that takes nothing else for plain attention, where the model type alone says that it applies."""
 
     def read(config: Config, prefix: str) -> Layers:
         found = known.read(config, prefix)
-        refuse_strange(config)
+        if all(isinstance(layer, AttentionLayer) for layer in found.layers):
+            refuse_strange(config)
         return found
 
     return known._replace(read=read)
