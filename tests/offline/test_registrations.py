@@ -10,9 +10,7 @@ from attrs import evolve
 from kvlayout import Registration, plan
 from kvlayout.algebra.result import Err
 from kvlayout.cache.registration import Entry, RegisteredTensor
-from kvlayout.cache.spec import StateSpec
 from kvlayout.offline.deployment import Deployment, KernelSize, Platform
-from kvlayout.offline.model import Model
 from kvlayout.offline.serving import Served, serve
 from tests.offline.policy.models import MODELS
 
@@ -114,17 +112,3 @@ def test_its_plan_with_no_block_count_is_that_of_the_captured_registration(name:
         (layer, p.verdict, p.rule, p.content) for layer, p in real.layers.items()
     ]
     assert [group.fingerprint for group in ours.groups] == [group.fingerprint for group in real.groups]
-
-
-def test_block_sizes_of_the_0_8b_geometry_by_name() -> None:
-    geometry: Model = MODELS["qwen35-08b-geom"]
-    deployment = Deployment(kernel_block_sizes=KERNEL_32, mamba_ssm_dtype="float32")
-    known = serve(geometry, deployment).unwrap()
-    state, attention = known.registration.groups[0].spec, known.registration.groups[3].spec
-    assert isinstance(state, StateSpec)
-    assert (known.user_block, known.aligned_block, known.hash_block) == (32, 544, 544)
-    assert known.scheduler_blocks == (544,) * 4
-    assert known.kernel_blocks == (None, None, None, 32)
-    assert (state.page_bytes, attention.page_bytes) == (1_114_112, 1_114_112)
-    assert state.content_bytes == 1_085_440
-    assert known.block_bytes == 6 * 1_114_112

@@ -35,6 +35,7 @@ class Facts:
         joins_unlike: layers of full attention that differ in a window only are counted together.
         pads_states: a state's page is padded where another layer's is larger.
         pads_attention: pages of attention are padded where a backend reads them ``by stride``, or ``always``.
+        promotes_latent: a sliding window of latent rows can be made to keep all tokens.
         full_allocation: windows beside latent rows keep all tokens where page sizes can't be made equal.
         context_groups: decode-context parallelism works with several groups.
         declares_sharding: a spec says whether context parallelism spreads it.
@@ -62,6 +63,7 @@ class Facts:
     joins_unlike: bool = True
     pads_states: bool = True
     pads_attention: Literal["by stride", "always"] = "by stride"
+    promotes_latent: bool = True
     full_allocation: bool = True
     context_groups: bool = True
     declares_sharding: bool = False

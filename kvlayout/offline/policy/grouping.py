@@ -20,6 +20,7 @@ from kvlayout.offline.policy.values import GROWING, Bunch, Kind, LayerSpec, refu
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kvlayout.offline.policy.facts import Facts
     from kvlayout.offline.policy.request import Request
 
 __all__ = ["by_page", "grouped", "promoted", "unified"]
@@ -33,12 +34,14 @@ def _one_group(specs: Mapping[str, LayerSpec], distinct: Sequence[LayerSpec]) ->
     return Bunch(tuple(specs), distinct[0], dict(specs)) if uniform(distinct) else None
 
 
-def promoted(specs: Mapping[str, LayerSpec], *, keep_block: bool = False) -> Mapping[str, LayerSpec]:
+def promoted(specs: Mapping[str, LayerSpec], facts: Facts) -> Mapping[str, LayerSpec]:
     """Return the specs where local attention keeps all tokens, as full attention does.
+
+    Its blocks become those of full attention, or in older versions stay as long as they were.
 
     Args:
         specs: what each layer keeps.
-        keep_block: its blocks stay as long as they were, and do not become those of full attention.
+        facts: what holds for the engine's version.
 
     Raises:
         RefusedError: the layers still do not fit into one group.
@@ -47,7 +50,10 @@ def promoted(specs: Mapping[str, LayerSpec], *, keep_block: bool = False) -> Map
     if merged(distinct) is not None or uniform(distinct):
         return specs
     blocks = {spec.block for spec in distinct if spec.kind in GROWING}
-    same = next(iter(blocks)) if len(blocks) == 1 and not keep_block else None
+    same = next(iter(blocks)) if len(blocks) == 1 and facts.full_allocation else None
+    windows = any(spec.kind == "sliding-latent" for spec in distinct)
+    if blocks and windows and not facts.promotes_latent:
+        raise refused("hybrid_manager", "kinds of layers that are managed apart, for latent windows", "off")
     local = any(spec.kind in ("sliding", "sliding-latent", "chunked") for spec in distinct)
     made = {spec: _promote(spec, same) for spec in distinct} if blocks and local else {spec: spec for spec in distinct}
     changed = tuple(dict.fromkeys(made.values()))
@@ -149,7 +155,7 @@ def grouped(specs: Mapping[str, LayerSpec], request: Request) -> list[Bunch]:
     facts = request.facts
     check_rows(set(specs.values()), request.layout)
     if not request.hybrid:
-        specs = promoted(specs, keep_block=not facts.full_allocation)
+        specs = promoted(specs, facts)
     distinct = tuple(dict.fromkeys(specs.values()))
     bunch = _one_group(specs, distinct)
     if bunch is not None:
@@ -167,7 +173,7 @@ def _fallback(specs: Mapping[str, LayerSpec], request: Request) -> Bunch:
     kinds = {spec.kind for spec in specs.values()}
     able = request.facts.full_allocation and {"latent", "sliding"} <= kinds
     if able and not kinds & {"sliding-latent", "chunked"}:
-        promotion = promoted(specs)
+        promotion = promoted(specs, request.facts)
         distinct = tuple(dict.fromkeys(promotion.values()))
         if uniform(distinct):
             return Bunch(tuple(promotion), distinct[0], dict(promotion))

@@ -12,10 +12,10 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvlayout.offline.policy.alike import uniform
-from kvlayout.offline.policy.values import Bunch, LayerSpec
+from kvlayout.offline.policy.values import Bunch, LayerSpec, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["packed"]
 
@@ -49,6 +49,9 @@ def packed(specs: Mapping[str, LayerSpec], *, windows: bool = True) -> list[Bunc
 
     Layers that can share ids are dealt out so that the groups of all kinds fill the same block as evenly as they can;
     states, and ``windows`` where nothing else decides, are split until they fit into the block that attention needs.
+
+    Raises:
+        RefusedError: layers would be left over, which the engine does not survive.
     """
     buckets = _buckets(specs)
     least = max((b.repeats for b in buckets if b.balanced and len(b.pages) > 1), default=0)
@@ -70,11 +73,19 @@ def packed(specs: Mapping[str, LayerSpec], *, windows: bool = True) -> list[Bunc
         if count == 1:
             groups.append(_bunch(bucket.layers))
             continue
-        pattern = list(zip(*bucket.pages.values(), strict=False))
-        for turn in range(count):
-            names = [name for repeat in pattern[turn::count] for name in repeat]
-            groups.append(_bunch({name: bucket.layers[name] for name in names}))
+        groups += _dealt(bucket, count)
     return groups
+
+
+def _dealt(bucket: _Bucket, count: int) -> Iterator[Bunch]:
+    """Yield the layers of a bucket in turn, one of each page size at a time."""
+    pattern = list(zip(*bucket.pages.values(), strict=False))
+    if not bucket.balanced or len(pattern) < count:
+        sizes = ", ".join(f"{len(names)} of {page} bytes" for page, names in bucket.pages.items())
+        raise refused("layers", f"as many pages of each size as {count} groups can share", sizes)
+    for turn in range(count):
+        names = [name for repeat in pattern[turn::count] for name in repeat]
+        yield _bunch({name: bucket.layers[name] for name in names})
 
 
 def _bunch(layers: Mapping[str, LayerSpec]) -> Bunch:

@@ -26,7 +26,9 @@ _V29: Final = Facts(
     minor=29, pads_attention="always", cpu_half_states=True, cpu_latent=(KernelSize(32, multiple=True),)
 )
 _V30: Final = evolve(_V29, minor=30, window_block="largest", packs_windows=True, declares_roles=True)
-_V31: Final = evolve(_V30, minor=31, default_for="every", declares_sharding=True, typed_delta=True)
+_V31: Final = evolve(
+    _V30, minor=31, default_for="every", declares_sharding=True, typed_delta=True, promotes_latent=False
+)
 _V32: Final = evolve(_V31, minor=32, all_states=False, kernel_rounding="every", rows_apart=True, whole_when_packed=True)
 
 FACTS: Final = (_V29, _V30, _V31, _V32, evolve(_V32, minor=33))
