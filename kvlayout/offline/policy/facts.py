@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, final
-
-from attrs import frozen
+from typing import Literal, NamedTuple
 
 from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.policy.kernels import Sizes
@@ -19,9 +17,7 @@ from kvlayout.offline.policy.layers import CACHE_TYPES, CacheType
 __all__ = ["Facts"]
 
 
-@final
-@frozen
-class Facts:
+class Facts(NamedTuple):
     """Facts of one minor version.
 
     Attributes:

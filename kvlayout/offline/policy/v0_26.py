@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import evolve
-
 from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.policy.facts import Facts
 from kvlayout.offline.policy.layers import PLAIN_TYPES
@@ -33,13 +31,12 @@ _FIRST: Final = Facts(
     cpu_latent=(),
     cache_types=PLAIN_TYPES,
 )
-_SECOND: Final = evolve(_FIRST, minor=27, latent_unit=128, joins_unlike=True, full_allocation=True)
+_SECOND: Final = _FIRST._replace(minor=27, latent_unit=128, joins_unlike=True, full_allocation=True)
 
 FACTS: Final = (
     _FIRST,
     _SECOND,
-    evolve(
-        _SECOND,
+    _SECOND._replace(
         minor=28,
         all_by_default=False,
         unlike_is_full=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import evolve
-
 from kvlayout.offline.deployment import KernelSize
 from kvlayout.offline.policy.facts import Facts
 from kvlayout.offline.policy.placing import block_bytes, kernel_blocks, placements, tensors
@@ -25,13 +23,15 @@ HINTS: Final[Mapping[str, str]] = {"LBNHC": "NHD", "LBHNC": "HND", "BLHNC": "BLH
 _V29: Final = Facts(
     minor=29, pads_attention="always", cpu_half_states=True, cpu_latent=(KernelSize(32, multiple=True),)
 )
-_V30: Final = evolve(_V29, minor=30, window_block="largest", packs_windows=True, declares_roles=True)
-_V31: Final = evolve(
-    _V30, minor=31, default_for="every", declares_sharding=True, typed_delta=True, promotes_latent=False
+_V30: Final = _V29._replace(minor=30, window_block="largest", packs_windows=True, declares_roles=True)
+_V31: Final = _V30._replace(
+    minor=31, default_for="every", declares_sharding=True, typed_delta=True, promotes_latent=False
 )
-_V32: Final = evolve(_V31, minor=32, all_states=False, kernel_rounding="every", rows_apart=True, whole_when_packed=True)
+_V32: Final = _V31._replace(
+    minor=32, all_states=False, kernel_rounding="every", rows_apart=True, whole_when_packed=True
+)
 
-FACTS: Final = (_V29, _V30, _V31, _V32, evolve(_V32, minor=33))
+FACTS: Final = (_V29, _V30, _V31, _V32, _V32._replace(minor=33))
 
 
 def arrange(bunches: Sequence[Bunch], request: Request) -> Arranged:
