@@ -1,6 +1,6 @@
 # Everything happens in .venv, .venv-wheel and build/ of this checkout. `make test` and `make demo` set up what they need.
 #
-#   make demo       a plan, a refusal, and a plan as JSON
+#   make demo       a plan, a refusal, a model's block sizes and settings, and a plan as JSON
 #   make test       everything, with the real engine; fails where the engine can't be had
 #   make test-core  everything that needs no engine, in under two minutes after the set-up
 #   make bench      the table of timings
@@ -121,6 +121,7 @@ test-core: .venv/.core
 
 DOCUMENT := tests/data/registrations/qwen35-align-kp32.json
 REFUSED := tests/data/cases/refuse-three-groups.json
+MODEL := examples/qwen3.5-0.8b.json --kernel-block-sizes 32,64 --cache-memory 8GiB
 
 .PHONY: demo
 demo: .venv/.demo
@@ -129,6 +130,9 @@ demo: .venv/.demo
 	@echo
 	@echo '$$ kvlayout plan $(REFUSED)'
 	@code=0; $(BIN)/kvlayout plan $(REFUSED) || code=$$?; echo "exit code $$code"; test $$code -eq 2
+	@echo
+	@echo '$$ kvlayout model $(MODEL)'
+	@$(BIN)/kvlayout model $(MODEL)
 	@echo
 	@echo '$$ kvlayout plan --json $(DOCUMENT) | python tools/summarise_plan.py'
 	@$(BIN)/kvlayout plan --json $(DOCUMENT) | $(PY) tools/summarise_plan.py

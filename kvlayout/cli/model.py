@@ -148,6 +148,9 @@ def _show(made: Report, *, as_json: bool) -> None:
 
         put_json(report_json(made.answer, made.comparison, made.checked))
         return
-    from kvlayout.cli.model_tables import show_report
+    from kvlayout.cli.model_tables import show_pair, show_report
 
-    put(show_report(made.answer, made.comparison, made.checked, sys.stdout))
+    if made.comparison is not None:
+        put(show_pair(made.comparison, sys.stdout))
+    else:
+        put(show_report(made.answer, made.checked, sys.stdout))

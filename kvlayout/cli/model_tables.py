@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvlayout.offline.comparing import Comparison, GroupMatch, Remedy
     from kvlayout.summaries import GroupPlan
 
-__all__ = ["show_report"]
+__all__ = ["show_pair", "show_report"]
 
 _VERDICTS: Final = {
     "identical": ("the pair agrees: every page is the same", "green"),
@@ -35,23 +35,37 @@ _VERDICTS: Final = {
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
-def show_report(made: Answer, comparison: Comparison | None, checked: Checked | None, stream: TextIO) -> str:
-    """Return the answer for one deployment, and the comparison or the engine's own word where there is one."""
+def show_report(made: Answer, checked: Checked | None, stream: TextIO) -> str:
+    """Return the answer for one deployment, and the engine's own word where it was asked."""
     console = console_of(stream)
     parts: list[RenderableType] = [_head(made), verdict_of(made.plan, made.errors), Text()]
-    if comparison is not None:
-        parts += [*_compared(comparison), Text()]
     if checked is not None:
         parts += [*_checked(checked), Text()]
     parts += [_blocks(made), Text(), _pages(made), Text(), *_room(made), Text(), _settings(made), Text()]
     parts += _cautions(made)
     if made.plan.layers:
         parts += [layers_table(made.plan, console.width), Text()]
-    if made.errors:
-        parts += [*refusal_parts(made.errors), text_of(counted(len(made.errors), "error"), "bold red")]
-    else:
-        parts.pop()
-    return rendered(console, parts)
+    parts += _refusals(made) if made.errors else ()
+    return rendered(console, parts if made.errors else parts[:-1])
+
+
+def show_pair(made: Comparison, stream: TextIO) -> str:
+    """Return what the two of a pair are, whether they agree, and what would make them; then why either is refused."""
+    parts: list[RenderableType] = []
+    for name, one in (("first", made.first), ("second", made.second)):
+        parts += [Text.assemble((f"{name}  ", "bold"), _head(one)), verdict_of(one.plan, one.errors), Text()]
+    text, style = _VERDICTS[made.verdict]
+    parts += [text_of(text, f"bold {style}"), Text(), _differences(made)]
+    if made.remedies:
+        parts += [Text(), *(text_of(_remedy(one), "bold") for one in made.remedies)]
+    for one in (made.first, made.second):
+        if one.errors:
+            parts += [Text(), *_refusals(one)]
+    return rendered(console_of(stream), parts)
+
+
+def _refusals(made: Answer) -> list[RenderableType]:
+    return [*refusal_parts(made.errors), text_of(counted(len(made.errors), "error"), "bold red")]
 
 
 def _head(made: Answer) -> Text:
@@ -175,23 +189,12 @@ def _cautions(made: Answer) -> list[RenderableType]:
 # ---------------------------------------------------------------------------------------------------------- comparing
 
 
-def _compared(made: Comparison) -> Iterator[RenderableType]:
-    text, style = _VERDICTS[made.verdict]
-    yield text_of(text, f"bold {style}")
-    if made.second.errors:
-        yield text_of(f"the second is refused: {counted(len(made.second.errors), 'error')}", "red")
-    yield Text()
-    yield _differences(made)
-    for one in made.remedies:
-        wanted = "the same pages" if one.gives == "identical" else "the same blocks"
-        yield text_of(f"for {wanted}: {_remedy(one)}", "bold")
-
-
 def _remedy(one: Remedy) -> str:
+    wanted = "the same pages" if one.gives == "identical" else "the same blocks"
     if one.first == one.second:
-        return f"{as_flags(one.first)} on both"
+        return f"for {wanted}: {as_flags(one.first)} on both"
     sides = [(as_flags(flags), side) for flags, side in ((one.first, "first"), (one.second, "second")) if flags]
-    return ", ".join(f"{flags} on the {side}" for flags, side in sides)
+    return f"for {wanted}: " + ", ".join(f"{flags} on the {side}" for flags, side in sides)
 
 
 def _differences(made: Comparison) -> Table:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["clean", "counted", "harmless", "names", "number", "ranges", "shape", "shortened"]
 
 _DIGITS = re.compile(r"([0-9]{1,18})")
+_DOT = re.compile(r"(?<!\.)\.(?!\.)")  # between two parts of a name, and none of "..."
 _MANY = 4
 
 
@@ -123,9 +124,11 @@ def shortened(text: str, width: int) -> str:
 
     >>> shortened("language_model.model.layers.{3,7,11}.self_attn.attn", 36)
     '...layers.{3,7,11}.self_attn.attn'
+    >>> shortened("model.layers.{0-2,4-6,...,20-22}.linear_attn", 28)
+    '...6,...,20-22}.linear_attn'
     """
     if len(text) <= width:
         return text
     kept = text[len(text) - width + 3 :].lstrip(".")
-    dot = kept.find(".")
-    return "..." + (kept[dot + 1 :] if 0 <= dot < width // 3 else kept)
+    dot = _DOT.search(kept)
+    return "..." + (kept[dot.end() :] if dot is not None and dot.end() <= width // 3 else kept)

@@ -139,8 +139,9 @@ class _Reading:
             return _bad("--sweep", "each name once", ", ".join(fields))
         if self.sweeps and self.compare is not None:
             return _bad("--sweep", "no --compare beside it", "both")
-        if self.sweeps and self.given.get("engine") == "installed":
-            return _bad("--sweep", "an engine by its version beside it", "--engine installed")
+        if (self.sweeps or self.compare is not None) and self.given.get("engine") == "installed":
+            flag = "--sweep" if self.sweeps else "--compare"
+            return _bad(flag, "an engine by its version beside it", "--engine installed")
         if "--csv" in self.switches and (not self.sweeps or "--json" in self.switches):
             return _bad("--csv", "a --sweep, and no --json", "another form" if self.sweeps else "no --sweep")
         return Ok(Words(names[0], self.given, frozenset(self.switches), self.compare, tuple(self.sweeps)))

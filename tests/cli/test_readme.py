@@ -1,8 +1,9 @@
-"""What the README prints is what the commands print: with `python -m tests.cli.test_readme` it is written anew."""
+"""README.md and docs/offline.md print what the commands print: `python -m tests.cli.test_readme` rewrites them."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.cli.running import Terminal, process
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+PRINTED = (README, ROOT / "docs" / "offline.md")
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 COLUMNS = 80
 
@@ -27,7 +29,7 @@ def transcript(block: str) -> str:
         if command == "echo $?":
             lines.append(f"{code}\n")
             continue
-        name, *words = command.split()
+        name, *words = shlex.split(command)
         assert name == "kvlayout"
         done = process(*words, COLUMNS=str(COLUMNS))
         assert done.stderr == b""
@@ -36,9 +38,10 @@ def transcript(block: str) -> str:
     return "".join(lines)
 
 
-def test_what_the_readme_prints_is_what_the_commands_print(terminal: Terminal) -> None:
+@pytest.mark.parametrize("path", PRINTED, ids=lambda path: path.name)
+def test_what_a_page_prints_is_what_the_commands_print(terminal: Terminal, path: Path) -> None:
     terminal.patch.chdir(ROOT)
-    blocks = BLOCK.findall(README.read_text())
+    blocks = BLOCK.findall(path.read_text())
     assert len(blocks) >= 2
     for block in blocks:
         assert block == transcript(block)
@@ -68,4 +71,5 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(BLOCK.sub(lambda found: f"```console\n{transcript(found[1])}```", README.read_text()))
+    for page in PRINTED:
+        page.write_text(BLOCK.sub(lambda found: f"```console\n{transcript(found[1])}```", page.read_text()))

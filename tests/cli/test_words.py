@@ -45,6 +45,7 @@ def test_prefix_caching_is_turned_off_in_two_ways() -> None:
         (["c", "--sweep", "tp=1", "--sweep", "tp=2"], "--sweep"),
         (["c", "--sweep", "tp=1", "--compare", "--tp 2"], "--sweep"),
         (["c", "--sweep", "tp=1", "--engine", "installed"], "--sweep"),
+        (["c", "--compare", "--tp 1", "--engine", "installed"], "--compare"),
         (["c", "--csv"], "--csv"),
         (["c", "--sweep", "tp=1", "--csv", "--json"], "--csv"),
     ],
