@@ -120,6 +120,21 @@ def tokens(group: Any, dcp: int) -> int:
 
 
 def registration(groups: list[Any], views: Mapping[str, Any], hint: str, dcp: int, chunk: int) -> dict[str, Layer]:
+    """Register, and read what came of it."""
+    made = managed(groups, views, hint, dcp, chunk)
+    found = (layer for group in made.groups for layer in kernel_group(group, made.tensors))
+    return {made.names[i]: layer for i, layer in found}
+
+
+class Managed(NamedTuple):
+    """What LMCache's server keeps: its kernel groups, the tensors that it settled on, and their names."""
+
+    groups: list[Any]
+    tensors: list[Any]
+    names: list[str]
+
+
+def managed(groups: list[Any], views: Mapping[str, Any], hint: str, dcp: int, chunk: int) -> Managed:
     """Register as the connector does (groups from the configuration), then as the server does (formats, manager)."""
     integration: Any = import_module("lmcache.integration.vllm.kv_cache_groups")
     utils: Any = import_module("lmcache.v1.gpu_connector.utils")
@@ -135,8 +150,7 @@ def registration(groups: list[Any], views: Mapping[str, Any], hint: str, dcp: in
     if chunk < 0:
         infos = [import_module("msgspec").structs.replace(info, sw_size_tokens=-1) for info in infos]
     made = manager.KVLayerGroupsManager(tensors, formats, infos, lmcache_tokens_per_chunk=abs(chunk))
-    names = list(shown)
-    return {names[i]: layer for group in made.kernel_groups for i, layer in kernel_group(group, tensors)}
+    return Managed(made.kernel_groups, tensors, list(shown))
 
 
 def kernel_group(group: Any, tensors: list[Any]) -> Iterator[tuple[int, Layer]]:
