@@ -200,7 +200,7 @@ def falcon(random: Random) -> Fields:
 def granite(random: Random) -> Fields:
     fields = config("granitehybrid") | space(random)
     count = with_layers(random, fields)
-    with_heads(random, fields)
+    with_heads(random, fields, own_size=False)
     fields |= {"mamba_n_heads": random.choice((4, 8)), "mamba_d_head": "auto"}
     return fields | {"layer_types": kinds(random, count, *random.choice((("mamba", "attention"), (LINEAR, FULL))))}
 
@@ -234,7 +234,7 @@ def zamba(random: Random) -> Fields:
 def lfm2(random: Random) -> Fields:
     fields = config("lfm2")
     count = with_layers(random, fields)
-    with_heads(random, fields)
+    with_heads(random, fields, own_size=False)
     width = fields["hidden_size"]
     fields |= {"conv_L_cache": random.choice((2, 3, 4)), "conv_dim": width, "block_dim": width}
     if random.random() < 0.5:
