@@ -34,15 +34,18 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+SECONDS_TO_IMPORT = 300
 
 
 def main(modules: Sequence[str]) -> None:
     """Import modules, say so, and do jobs until there is no more input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an import prints is no answer
+    signal.alarm(SECONDS_TO_IMPORT)
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # an engine collects often, and would look at a million objects each time
+    signal.alarm(0)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         child = os.fork()

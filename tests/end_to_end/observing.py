@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +49,13 @@ class Connector:
         self.worker, self.scheduler = state.get_kv_transfer_group(), engine.scheduler.connector
         self.moves: list[Move] = []
         self.matched: list[tuple[int, bool]] = []
+        self.null_blocks = 0
         self.untouched: frozenset[str] = frozenset()
         self._watch()
 
     def switch(self, *, store: bool = False, load: bool = False, untouched: Collection[str] = ()) -> None:
         """Say what the next request does; loads leave the layers in ``untouched`` as they are."""
-        self.moves, self.matched = [], []
+        self.moves, self.matched, self.null_blocks = [], [], 0
         self.untouched = frozenset(untouched)
         for half in (self.worker, self.scheduler):
             half.storing, half.loading = store, load
@@ -77,13 +79,19 @@ class Connector:
         """Put ourselves between the engine and its connector, and between that and the functions that move bytes."""
         pages: Any = import_module(CONNECTOR)
         pages.store, pages.retrieve = self._stored(pages.store), self._retrieved(pages.retrieve)
-        match = self.scheduler.get_num_new_matched_tokens
+        match, allocated = self.scheduler.get_num_new_matched_tokens, self.scheduler.update_state_after_alloc
 
         def matched(request: Any, computed: int) -> tuple[int, bool]:
             self.matched.append(match(request, computed))
             return self.matched[-1]
 
+        def note_null_blocks(request: Any, blocks: Any, external: int) -> None:
+            ids = list(itertools.chain.from_iterable(blocks.get_block_ids()))
+            self.null_blocks += ids.count(0) if external else 0
+            allocated(request, blocks, external)
+
         self.scheduler.get_num_new_matched_tokens = matched
+        self.scheduler.update_state_after_alloc = note_null_blocks
 
     def _stored(self, store: Callable[..., bytearray]) -> Callable[..., bytearray]:
         def watched(view: Tensor, block_ids: Sequence[int], *, layer: LayerPlan | None, **options: Any) -> bytearray:

@@ -168,7 +168,8 @@ def _retrieve(
     engine.occupy(used)
     connector.switch(load=True, untouched=untouched)
     answer = engine.ask(prompt, tokens)
-    return {"retrieved": attrs.asdict(answer), "loads": _moves(connector), "matched": connector.matched}
+    seen = {"matched": connector.matched, "null_blocks": connector.null_blocks}
+    return {"retrieved": attrs.asdict(answer), "loads": _moves(connector), **seen}
 
 
 def _moves(connector: Connector) -> list[dict[str, Any]]:
