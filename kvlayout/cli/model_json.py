@@ -105,7 +105,8 @@ def _comparison(made: Comparison) -> dict[str, object]:
             for one in made.groups
         ],
         "remedies": [
-            {"first": dict(one.first), "second": dict(one.second), "gives": one.gives} for one in made.remedies
+            {"first": dict(one.first), "second": dict(one.second), "gives": one.gives, "padding": list(one.padding)}
+            for one in made.remedies
         ],
         "other": _facts(second)
         | {

@@ -32,6 +32,8 @@ _VERDICTS: Final = {
     "same-blocks": ("the pair agrees on blocks: a block id is the same tokens, in other pages", "yellow"),
     "different": ("the pair does not agree", "red"),
 }
+#: A share of padding that is worth a word.
+_MUCH: Final = 0.1
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
@@ -190,11 +192,18 @@ def _cautions(made: Answer) -> list[RenderableType]:
 
 
 def _remedy(one: Remedy) -> str:
+    """Return what to set for what, and what it costs where that is much."""
     wanted = "the same pages" if one.gives == "identical" else "the same blocks"
-    if one.first == one.second:
-        return f"for {wanted}: {as_flags(one.first)} on both"
     sides = [(as_flags(flags), side) for flags, side in ((one.first, "first"), (one.second, "second")) if flags]
-    return f"for {wanted}: " + ", ".join(f"{flags} on the {side}" for flags, side in sides)
+    flags = ", ".join(f"{flags} on the {side}" for flags, side in sides)
+    if one.first == one.second:
+        flags = f"{as_flags(one.first)} on both"
+    cost = [
+        f"{share:.0%} of the {side}'s"
+        for share, side in zip(one.padding, ("first", "second"), strict=True)
+        if share > _MUCH
+    ]
+    return f"for {wanted}: {flags}" + (f" ({' and '.join(cost)} pages are padding then)" if cost else "")
 
 
 def _differences(made: Comparison) -> Table:

@@ -13,6 +13,7 @@ from kvlayout.algebra.result import Err
 from kvlayout.offline.answering import Answer
 from kvlayout.offline.flags import field_text, read_flags
 from kvlayout.offline.serving import Served, serve
+from kvlayout.offline.settings import padding_share
 from kvlayout.planning import attempt
 from kvlayout.plans import Plan
 
@@ -69,11 +70,12 @@ class GroupMatch(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """Flags to add to either side, and what the pair is then."""
+    """Flags to add to either side, what the pair is then, and the share of either's pages that is padding then."""
 
     first: Mapping[str, str]
     second: Mapping[str, str]
     gives: Match
+    padding: tuple[float, float]
 
 
 class Comparison(NamedTuple):
@@ -142,9 +144,10 @@ def _remedies(first: Side, second: Side, now: Match) -> Iterator[Remedy]:
     if now == "identical":
         return
     for fields in _subsets(apart):
-        moves = [move for move in _follow(first, second, fields) if _tried(first, second, move) == "identical"]
-        if moves:
-            yield from (Remedy(*move, "identical") for move in moves)
+        tried = [_tried(first, second, move) for move in _follow(first, second, fields)]
+        alike = [one for one in tried if one.gives == "identical"]
+        if alike:
+            yield from alike
             return
 
 
@@ -170,9 +173,9 @@ def _for_blocks(first: Side, second: Side, apart: Sequence[str]) -> Remedy | Non
         return found
     for fields in _subsets(apart):
         for move in _follow(first, second, fields):
-            gives = _tried(first, second, move)
-            if gives != "different":
-                return Remedy(*move, gives)
+            tried = _tried(first, second, move)
+            if tried.gives != "different":
+                return tried
             found = _block_size(first, second, move)
             if found is not None:
                 return found
@@ -193,9 +196,9 @@ def _block_size(first: Side, second: Side, move: _Move) -> Remedy | None:
         mine, theirs = _served(first, both[0]), _served(second, both[1])
         if mine is None or theirs is None or mine.scheduler_blocks != theirs.scheduler_blocks:
             continue
-        gives = _tried(first, second, both)
-        if gives != "different":
-            return Remedy(*both, gives)
+        tried = _tried(first, second, both)
+        if tried.gives != "different":
+            return tried
     return None
 
 
@@ -205,12 +208,13 @@ def _served(side: Side, more: Mapping[str, str]) -> Served | None:
     return None if isinstance(made, Err) else made.value
 
 
-def _tried(first: Side, second: Side, move: _Move) -> Match:
+def _tried(first: Side, second: Side, move: _Move) -> Remedy:
     """Return what the pair is with more flags on either side: served, planned and compared again."""
     one, other = _served(first, move[0]), _served(second, move[1])
     if one is None or other is None:
-        return "different"
-    return _worst(_matches(attempt(one.registration).plan, attempt(other.registration).plan))
+        return Remedy(*move, "different", (0.0, 0.0))
+    matches = _matches(attempt(one.registration).plan, attempt(other.registration).plan)
+    return Remedy(*move, _worst(matches), (padding_share(one), padding_share(other)))
 
 
 def _subsets(fields: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvlayout.offline.capacity import Capacity
     from kvlayout.offline.serving import Served
 
-__all__ = ["Advice", "Caution", "advise", "cautions", "chunk_unit", "payload", "spare"]
+__all__ = ["Advice", "Caution", "advise", "cautions", "chunk_unit", "largest_page", "padding_share"]
 
 #: The share of a page above which its padding is worth a word.
 _MUCH: Final = 0.1
@@ -57,16 +57,32 @@ def chunk_unit(served: Served) -> int:
     return lcm(*served.scheduler_blocks)
 
 
-def payload(spec: Spec) -> int | None:
+def _payload(spec: Spec) -> int | None:
     """Return the bytes of a page that carry state; ``None`` for a spec that keeps none of its own."""
     if isinstance(spec, StateSpec):
         return spec.content_bytes
     return spec.payload_bytes if isinstance(spec, AttentionSpec | LatentSpec) else None
 
 
-def spare(spec: Spec) -> float:
+def largest_page(served: Served) -> int:
+    """Return the bytes of the largest page."""
+    return max((spec.page_bytes for spec in _specs(served)), default=0)
+
+
+def padding_share(served: Served) -> float:
+    """Return the share of all pages that is padding: of one page of each layer."""
+    whole = kept = 0
+    for group in served.registration.groups:
+        for spec in group.specs if group.leaves else group.specs * len(group.layers):
+            found = _payload(spec)
+            whole += spec.page_bytes
+            kept += spec.page_bytes if found is None else found
+    return (whole - kept) / whole if whole else 0.0
+
+
+def _spare(spec: Spec) -> float:
     """Return the share of a page that is padding."""
-    kept = payload(spec)
+    kept = _payload(spec)
     return 0.0 if kept is None or not spec.page_bytes else (spec.page_bytes - kept) / spec.page_bytes
 
 
@@ -178,8 +194,8 @@ def _padded(served: Served) -> Iterator[Caution]:
     alike: dict[tuple[int, int], list[int]] = {}
     for index, group in enumerate(served.registration.groups):
         for spec in dict.fromkeys(group.specs):
-            if spare(spec) > _MUCH:
-                alike.setdefault((spec.page_bytes, payload(spec) or 0), []).append(index)
+            if _spare(spec) > _MUCH:
+                alike.setdefault((spec.page_bytes, _payload(spec) or 0), []).append(index)
     for (page, kept), groups in alike.items():
         share = (page - kept) / page
         text = f"{share:.1%} of each page of {page:,} bytes is padding, which a store copies and keeps too"

@@ -11,14 +11,13 @@ from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.offline.answering import fits
 from kvlayout.offline.flags import in_flags, read_flags
 from kvlayout.offline.serving import serve
-from kvlayout.offline.settings import chunk_unit, payload
+from kvlayout.offline.settings import chunk_unit, largest_page, padding_share
 from kvlayout.planning import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kvlayout.offline.model import Model
-    from kvlayout.offline.serving import Served
 
 __all__ = ["MOST", "Axis", "Row", "axes", "rows"]
 
@@ -96,21 +95,11 @@ def _row(model: Model, flags: Mapping[str, str], values: tuple[str, ...]) -> Row
         values,
         made.aligned_block,
         chunk_unit(made),
-        *_pages(made),
+        largest_page(made),
+        padding_share(made),
         None if room is None else room.fixed_bytes,
         None if room is None else room.token_bytes,
         None if last is None else last.tokens_in_all,
         None if last is None else last.requests,
         attempt(made.registration).errors,
     )
-
-
-def _pages(served: Served) -> tuple[int, float]:
-    """Return the bytes of the largest page, and the share of all pages that is padding."""
-    largest = whole = kept = 0
-    for group in served.registration.groups:
-        for spec in group.specs if group.leaves else group.specs * len(group.layers):
-            found = payload(spec)
-            largest, whole = max(largest, spec.page_bytes), whole + spec.page_bytes
-            kept += spec.page_bytes if found is None else found
-    return largest, (whole - kept) / whole if whole else 0.0

@@ -281,7 +281,7 @@ def test_a_pair_that_differs_is_told_what_would_make_it_equal(terminal: Terminal
     assert (ran.code, ran.err) == (0, "")
     assert "\nthe pair does not agree\n" in ran.out
     assert re.search(r"0-2 +different +block tokens +272 +544\n", ran.out)
-    assert "for the same blocks: --block-size 544 on both\n" in ran.out
+    assert "for the same blocks: --block-size 544 on both (38% of the first's pages are\npadding then)\n" in ran.out
     assert "for the same pages: --tp 4 on the second\n" in ran.out
     found = printed(terminal, HYBRID, "--tp", "4", "--compare", "--tp 1")["comparison"]
     assert found["verdict"] == "different"
@@ -290,6 +290,7 @@ def test_a_pair_that_differs_is_told_what_would_make_it_equal(terminal: Terminal
         "first": {"block_size": "544"},
         "second": {"block_size": "544"},
         "gives": "same-blocks",
+        "padding": pytest.approx([0.3847, 0.0193], abs=1e-4),
     }
     assert found["other"]["block_sizes"]["aligned"] == 544
     assert found["other"]["deployment"]["tp"] == 1

@@ -36,7 +36,8 @@ def test_ranks_with_other_heads_have_the_same_blocks_in_other_pages() -> None:
     (found,) = made.groups
     assert found.differences["page_bytes"] == (16 * 2 * 2 * 128 * 2, 16 * 8 * 2 * 128 * 2)
     assert "block_tokens" not in found.differences
-    assert made.remedies == (Remedy({}, {"tp": "4"}, "identical"), Remedy({"tp": "1"}, {}, "identical"))
+    plain = (0.0, 0.0)
+    assert made.remedies == (Remedy({}, {"tp": "4"}, "identical", plain), Remedy({"tp": "1"}, {}, "identical", plain))
 
 
 def test_replicated_latents_agree_whatever_the_ranks() -> None:
@@ -50,8 +51,15 @@ def test_a_hybrid_with_other_ranks_gets_another_block_and_the_size_that_makes_th
     assert verdicts(made) == ["different"] * 4
     assert made.groups[3].differences["block_tokens"] == (272, 544)
     blocks, *pages = made.remedies
-    assert blocks == Remedy({"block_size": "544"}, {"block_size": "544"}, "same-blocks")
-    assert pages == [Remedy({}, {"tp": "4"}, "identical"), Remedy({"tp": "1"}, {}, "identical")]
+    assert blocks[:3] == ({"block_size": "544"}, {"block_size": "544"}, "same-blocks")
+    assert [one[:3] for one in pages] == [({}, {"tp": "4"}, "identical"), ({"tp": "1"}, {}, "identical")]
+
+
+def test_a_remedy_says_what_it_costs() -> None:
+    (blocks, *_) = compared(hybrid(), {"tp": "4"}, {"tp": "1"}).remedies
+    page, kept = 544 * 1024, 271360
+    assert blocks.padding[0] == pytest.approx(6 * (page - kept) / (8 * page))
+    assert blocks.padding[1] == pytest.approx(6 * (1114112 - 1085440) / (8 * 1114112))
 
 
 @pytest.mark.parametrize(
