@@ -100,6 +100,7 @@ class SabotagedConnector(PageStoreConnector):
 #: Each with the directions that have it, and the views that are wrong then.
 FAULTS: dict[str, tuple[frozenset[str], Callable[[SabotagedConnector], dict[str, torch.Tensor]] | None]] = {
     "addressing by kernel page": (BOTH, SabotagedConnector._by_kernel_page),
+    "addressing by kernel page in loads": (LOADS, SabotagedConnector._by_kernel_page),
     "only the first kernel page": (BOTH, SabotagedConnector._first_kernel_page),
     "a state without its second part": (BOTH, SabotagedConnector._first_part_only),
     "two attention layers swapped": (LOADS, SabotagedConnector._attention_swapped),

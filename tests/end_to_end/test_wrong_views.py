@@ -14,6 +14,19 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 HYBRID = "qwen3.5, pages of 32"
 
+FAULTS = (
+    "addressing by kernel page",
+    "addressing by kernel page in loads",
+    "only the first kernel page",
+    "a state without its second part",
+    "two attention layers swapped",
+    "two state layers swapped",
+    "a block off by one in loads",
+    "a block off by one in stores",
+    "a block off by one in both",
+    "a synchronous load",
+)
+
 Seen = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -27,20 +40,7 @@ def seen(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return computed, engines.run(programs.retrieve_wrongly, **common)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "addressing by kernel page",
-        "only the first kernel page",
-        "a state without its second part",
-        "two attention layers swapped",
-        "two state layers swapped",
-        "a block off by one in loads",
-        "a block off by one in stores",
-        "a block off by one in both",
-        "a synchronous load",
-    ],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(seen: Seen, fault: str, record_property: Any) -> None:
     computed, by_fault = seen
     wrong = by_fault[fault]
@@ -65,7 +65,8 @@ def test_nothing_is_seen_where_there_is_no_fault(seen: Seen, moment: str) -> Non
 def test_faults_leave_out_what_they_say(seen: Seen) -> None:
     """A fault that moved every byte to its place would be none."""
     _, by_fault = seen
+    assert tuple(by_fault) == ("none", *FAULTS, "none at last")
     moved = {fault: sum(move["nbytes"] for move in got["loads"]) for fault, got in by_fault.items()}
-    partial = {"addressing by kernel page", "only the first kernel page", "a state without its second part"}
+    partial = {*FAULTS[:4]}
     assert {fault for fault, size in moved.items() if size < moved["none"]} == partial
     assert max(moved.values()) == moved["none"]
