@@ -134,11 +134,11 @@ def _indexes(spec: Spec, plan: Plan) -> bool:
 def _differences(truth: Truth, reading: Reading) -> list[str]:
     found = []
     if reading.blocks != truth.blocks:
-        found.append(f"{_count(reading.blocks)} blocks for {_count(truth.blocks)}")
+        found.append(f"{_count(reading.blocks)} blocks, not {_count(truth.blocks)}")
     if reading.slots != truth.slots:
-        found.append(f"{_count(reading.slots)} slots a block for {truth.slots}")
+        found.append(f"slots a block are {_count(reading.slots)}, not {truth.slots}")
     elif truth.slot_stride is not None and reading.slot_stride != truth.slot_stride:
-        found.append(f"slots {reading.slot_stride} bytes apart for {truth.slot_stride}")
+        found.append(f"slots are {reading.slot_stride} bytes apart, not {truth.slot_stride}")
     if wrong := _strays(truth, reading):
         found.append(wrong)
     return found
@@ -149,9 +149,9 @@ def _strays(truth: Truth, reading: Reading) -> str:
     for index in truth.probes:
         theirs, own = _joined(reading.block(index)), _joined(truth.block(index))
         if theirs != own and truth.blocks == MANY:
-            return f"block {_count(index)} elsewhere"
+            return f"block {_count(index)} is elsewhere"
         if theirs != own:
-            return f"block {_count(index)} at bytes {_intervals(theirs)} of the layer for {_intervals(own)}"
+            return f"block {_count(index)} of a layer is at bytes {_intervals(theirs)}, not {_intervals(own)}"
     return ""
 
 
@@ -182,11 +182,11 @@ def _counted(read: Sequence[tuple[Kind, Reading | str]], tokens: int, chunk: int
         spec = kind.spec
         own = spec.block_size * (dcp if spec.dcp_sharded else 1)
         if own != tokens:
-            message = f"LMCache counts {tokens} tokens a block for {own}, as if every rank of {dcp} kept a share"
+            message = f"LMCache counts {tokens} tokens a block, not {own}, as if each of {dcp} ranks kept a share"
             yield PlanWarning("lmcache-tokens", kind.group, kind.layers, message)
         if isinstance(reading, Reading) and reading.slots == kind.truth.slots and tokens % reading.slots:
             message = (
-                f"LMCache refuses {reading.slots} rows in a block of {tokens} tokens: not a whole number of tokens each"
+                f"LMCache refuses {reading.slots} rows a block of {tokens} tokens: no whole number of tokens a row"
             )
             yield PlanWarning("lmcache-rows", kind.group, kind.layers, message)
         window = window_of(spec)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvlayout.plans import Plan
 from kvlayout.reporting import plan_json
+from kvlayout.warning import WarningCode
 from tests.lmcache.registered import registered
 from tests.lmcache.truth import applied, faults, warned_of
 from tests.rules.building import (
@@ -343,3 +346,33 @@ def test_a_refusal_has_none() -> None:
     result = planned(made)
     assert result.errors
     assert plan_json(result.plan, result.errors)["warnings"] == []
+
+
+def test_a_group_whose_first_layer_is_scratch_is_left_out() -> None:
+    """The engine looks at all layers of a group, LMCache at the first one."""
+    scratch = KV | {"derived": KV["derived"] | {"prefix_cacheable": False}}
+    caches = {"a": tensor([3, 2, 16, 16]), "b": tensor([3, 2, 16, 16], storage=1)}
+    (warning,) = planned(document([uniform({"a": scratch, "b": KV})], caches, 3, "HND")).plan.warnings
+    assert (warning.code, warning.group, warning.layers) == ("lmcache-exclusion", 0, ("a", "b"))
+    both = planned(document([uniform({"a": scratch, "b": scratch})], caches, 3, "HND")).plan
+    assert both.groups[0].reason == "scratch"
+    assert both.warnings == ()
+
+
+def test_the_table_shows_them() -> None:
+    tables = pytest.importorskip("kvlayout.cli.tables")
+    made, _ = CASES["unequal block strides"]
+    shown = " ".join(tables.show_plan(planned(made).plan, ()).split())
+    assert "lmcache-merged: LMCache addresses all of them by the block stride of a: block 1 of a layer is at" in shown
+    assert "where group 0: 2 layers a, b" in shown
+    assert shown.endswith("1 warning")
+    right, _ = CASES["equal block strides"]
+    assert "warning" not in tables.show_plan(planned(right).plan, ())
+
+
+def test_every_code_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "lmcache.md").read_text()
+    listed = re.findall(r"^\| `(lmcache-[a-z-]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    assert tuple(code for code, _, _ in listed) == get_args(WarningCode)
+    met = {code for _, wanted in CASES.values() for code, _ in wanted}
+    assert met == set(get_args(WarningCode)) - {"lmcache-layout"}
