@@ -32,6 +32,7 @@ from tests.rules.building import (
     tensor,
     uniform,
 )
+from tests.rules.test_cases import unknown
 
 lmcache = [pytest.mark.engine, pytest.mark.lmcache, pytest.mark.torch]
 
@@ -376,3 +377,14 @@ def test_every_code_is_explained() -> None:
     assert tuple(code for code, _, _ in listed) == get_args(WarningCode)
     met = {code for _, wanted in CASES.values() for code, _ in wanted}
     assert met == set(get_args(WarningCode)) - {"lmcache-layout"}
+
+
+@pytest.mark.parametrize("name", [name for name, (made, _) in CASES.items() if made["num_blocks"] == 3])
+def test_any_block_count_has_the_same_warnings(name: str) -> None:
+    made, wanted = CASES[name]
+    result = planned(unknown(made))
+    assert not result.errors
+    assert [(one.code, list(one.layers)) for one in result.plan.warnings] == wanted
+    for blocks in (3, 5, 1000):
+        bound = result.plan.bind(blocks).unwrap()
+        assert [(one.code, list(one.layers)) for one in bound.warnings] == wanted
