@@ -11,6 +11,7 @@ imported. docs/lmcache.md lists where the views differ from LMCache's own, and w
 from __future__ import annotations
 
 import logging
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
@@ -87,11 +88,23 @@ def apply_kv_cache_group_edits(
     if kv_cache_config is None:
         return dict(kv_caches)
     engines = {layer: cache for layer, cache in kv_caches.items() if not layer.startswith(AUX_POOLS)}
-    applied = plan_then_apply(kv_cache_config, engines, layout_hints)
+    applied = plan_then_apply(kv_cache_config, engines, layout_hints, dcp=_context_ranks())
     _tell(applied.plan)
     if len(engines) == len(kv_caches):
         return applied.views
     return {layer: applied.views.get(layer, cache) for layer, cache in kv_caches.items()}
+
+
+def _context_ranks() -> int:
+    """Return the decode-context parallel size of this process; 1 where vLLM has set up none."""
+    find = getattr(sys.modules.get("vllm.distributed.parallel_state"), "get_dcp_group", None)
+    if find is None:
+        return 1
+    try:
+        size = find().world_size
+    except AssertionError:  # vLLM's word for a group that is not set up
+        return 1
+    return size if isinstance(size, int) else 1
 
 
 def _tell(plan: Plan) -> None:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import logging
+import sys
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -180,6 +181,23 @@ def test_what_lmcache_would_misread_is_logged_as_a_warning(caplog: pytest.LogCap
     ]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert lines[1] == "group 1 (1 x FullAttentionSpec): excluded, not-transferable"
+
+
+def unset() -> SimpleNamespace:
+    raise AssertionError("not initialized")
+
+
+@pytest.mark.parametrize(
+    ("group_of", "told"), [(lambda: SimpleNamespace(world_size=2), ["lmcache-tokens"]), (unset, []), (None, [])]
+)
+def test_the_ranks_of_this_process_are_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, group_of: object, told: list[str]
+) -> None:
+    made = document([group(["a"], attention(16, 2, 8, dcp_sharded=False))], {"a": tensor([3, 2, 16, 16])}, 3, "HND")
+    config, caches = live(made)
+    monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", SimpleNamespace(get_dcp_group=group_of))
+    apply_kv_cache_group_edits(config, caches, {"kv_layout": "HND"})
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == told
 
 
 @pytest.mark.engine
