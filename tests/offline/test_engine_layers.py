@@ -16,7 +16,8 @@ from kvlayout.algebra.result import Err, Ok
 from kvlayout.offline.deployment import Deployment
 from kvlayout.offline.reading import read_model
 from tests.offline.configs import NAMES, UNBUILT, config, encoded
-from tests.offline.drawing import DRAWN, draw
+from tests.offline.drawing import ATTENDING
+from tests.offline.drawing_states import RECURRENT
 from tests.offline.facts import of_layers, of_specs, sharing
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.torch, pytest.mark.slow]
 
 #: The fields that every reading needs, so that a missing default would be seen.
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+DRAWN = ATTENDING | RECURRENT
 BUILT = [name for name in NAMES if name not in UNBUILT]
 
 
@@ -57,7 +59,7 @@ def test_other_sizes_and_patterns(name: str, deriver: Deriver) -> None:
     sizes = (1,) if name == "gptoss" else (1, 2, 4)  # the experts of such a tiny one can't be split on a CPU
     for seed in range(4):
         random = Random(f"{name} {seed}")
-        fields = draw(name, random)
+        fields = DRAWN[name](random)
         heads = fields.get("num_attention_heads", 4)
         same(deriver, fields, random.choice([tp for tp in sizes if heads % tp == 0]))
 

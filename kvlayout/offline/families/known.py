@@ -22,12 +22,13 @@ from kvlayout.offline.families.latent import indexed, latent
 from kvlayout.offline.families.layers import Layers
 from kvlayout.offline.families.mamba1 import jamba, mamba
 from kvlayout.offline.families.mamba2 import bamba, granite, mamba2, nemotron
-from kvlayout.offline.families.older import alternating, falcon_heads, gpt2
+from kvlayout.offline.families.older import alternating, falcon_heads, gpt2, two_sorts, wide_keys
 from kvlayout.offline.families.parallel import falcon, zamba
 from kvlayout.offline.families.patterns import (
     FULL,
     SLIDING,
     beyond,
+    leading,
     listed,
     one_kind,
     without_rope,
@@ -79,6 +80,11 @@ _cohere: Final[Reading] = partial(
 
 KNOWN: Final[Mapping[str, Known]] = {
     "LlamaForCausalLM": Known(_FULL, attention, "llama"),
+    "LLaMAForCausalLM": Known(_FULL, attention, "llama"),
+    "InternLM3ForCausalLM": Known(_FULL, attention, "llama"),
+    "IQuestCoderForCausalLM": Known(_FULL, attention, "llama"),
+    "TeleChat3ForCausalLM": Known(_FULL, attention, "llama"),
+    "HyperCLOVAXForCausalLM": Known(_FULL, attention, "hyperclovax"),
     "MistralForCausalLM": Known(_FULL, attention, "mistral"),
     "Ministral3ForCausalLM": Known(_FULL, attention, "ministral3"),
     "MinistralForCausalLM": Known(_SLIDING, partial(attention, pattern=one_kind), "ministral"),
@@ -108,6 +114,18 @@ KNOWN: Final[Mapping[str, Known]] = {
     "MiniMaxM2ForCausalLM": Known(_FULL, attention, "minimax_m2"),
     "ArceeForCausalLM": Known(_FULL, attention, "arcee"),
     "PhimoeForCausalLM": Known(_FULL, attention, "phimoe"),
+    "ApertusForCausalLM": Known(_FULL, attention, "apertus"),
+    "BitNetForCausalLM": Known(_FULL, attention, "bitnet"),
+    "DogeForCausalLM": Known(_FULL, attention, "doge"),
+    "HeliumForCausalLM": Known(_FULL, attention, "helium"),
+    "Jais2ForCausalLM": Known(_FULL, attention, "jais2"),
+    "OlmoForCausalLM": Known(_FULL, attention, "olmo"),
+    "PersimmonForCausalLM": Known(_FULL, attention, "persimmon"),
+    "PhiForCausalLM": Known(_FULL, attention, "phi"),
+    "Dots1ForCausalLM": Known(_FULL, partial(attention, pattern=beyond), "dots1"),
+    "MiniCPM3ForCausalLM": Known(_FULL, wide_keys, "minicpm3"),
+    "GPTJForCausalLM": Known(_FULL, gpt2, "gptj", "transformer.h"),
+    "GPTBigCodeForCausalLM": Known(_FULL, gpt2, "gpt_bigcode", "model.h"),
     "OPTForCausalLM": Known(_FULL, _divided, "opt", "model.decoder.layers"),
     "GPT2LMHeadModel": Known(_FULL, gpt2, "gpt2", "transformer.h"),
     "FalconForCausalLM": Known(_FULL, falcon_heads, "falcon", "transformer.h"),
@@ -118,11 +136,19 @@ KNOWN: Final[Mapping[str, Known]] = {
     "Gemma4ForCausalLM": Known(_SLIDING, sharing_by_kind, "gemma4_text"),
     "GptOssForCausalLM": Known(_SLIDING, alternating, "gpt_oss"),
     "Cohere2ForCausalLM": Known(_SLIDING, _cohere, "cohere2"),
+    "CwmForCausalLM": Known(_SLIDING, partial(attention, pattern=leading(4)), "cwm"),
+    "GraniteSWAForCausalLM": Known(_SLIDING, partial(attention, pattern=leading(4)), "granite_swa"),
+    "GraniteMoeSWAForCausalLM": Known(
+        _SLIDING, partial(attention, pattern=leading(4), own_size=False), "granitemoe_swa"
+    ),
+    "ExaoneMoeForCausalLM": Known(_SLIDING, _windows(4, "sliding_window_pattern"), "exaone_moe"),
+    "MiMoV2FlashForCausalLM": Known(_SLIDING, two_sorts, "mimo_v2_flash"),
     "Exaone4ForCausalLM": Known(_SLIDING, _windows(4, "sliding_window_pattern"), "exaone4"),
     "Olmo3ForCausalLM": Known(_SLIDING, _windows(4), "olmo3"),
     "SmolLM3ForCausalLM": Known(_SLIDING, partial(attention, pattern=without_rope), "smollm3"),
     "Llama4ForCausalLM": Known("chunked local and full attention", chunked, "llama4_text"),
     "DeepseekV2ForCausalLM": Known(_LATENT, latent, "deepseek_v2"),
+    "AXK1ForCausalLM": Known(_LATENT, latent, "axk1"),
     "DeepseekV3ForCausalLM": Known(_LATENT, latent, "deepseek_v3"),
     "Glm4MoeLiteForCausalLM": Known(_LATENT, latent, "glm4_moe_lite"),
     "DeepseekV32ForCausalLM": Known("latent attention with an indexer", indexed, "deepseek_v32"),

@@ -19,6 +19,7 @@ __all__ = [
     "beyond",
     "every",
     "layer_types",
+    "leading",
     "listed",
     "one_kind",
     "unsaid",
@@ -74,6 +75,15 @@ def listed(known: Sequence[str], interval: int, key: str = "sliding_window_patte
 
     def pattern(config: Config, count: int) -> tuple[str, ...]:
         return every(config.whole(key, default=interval) if key else interval, count, known[1], known[0])
+
+    return pattern
+
+
+def leading(interval: int) -> Pattern:
+    """Return the pattern of full attention in the first of every n layers, and windows in the others."""
+
+    def pattern(_: Config, count: int) -> tuple[str, ...]:
+        return tuple(SLIDING if i % interval else FULL for i in range(count))
 
     return pattern
 
