@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from kvlayout.algebra.affine import Size
 from kvlayout.algebra.claims import Refuted, Track, Undecided
 from kvlayout.algebra.refuting import overlaps
-from kvlayout.cache.registration import Entry, RegisteredTensor
 from kvlayout.errors import Code, LayoutError
-from kvlayout.plans import Placed, Shape
+from kvlayout.plans import Run, Shape, Windows
 
-__all__ = ["overlap_errors", "storage_of", "tracks_of"]
+__all__ = ["overlap_errors", "tracks_of"]
 
 #: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
 _ENOUGH: Final = 10_000
@@ -29,50 +28,72 @@ class _Meeting(NamedTuple):
 _Meetings: TypeAlias = dict[tuple[int, int], _Meeting]
 
 
-def overlap_errors(
-    placed: Sequence[Placed],
-    caches: Mapping[str, Entry],
-    blocks: Size,
-    storages: Collection[int],
-) -> list[LayoutError]:
-    """Prove of these storages that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
+def overlap_errors(runs: Sequence[Run], blocks: Size) -> list[LayoutError]:
+    """Prove of each storage that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
+    if _alone(runs):
+        return []
     meetings: _Meetings = {}
-    for storage, tracks in tracks_of(placed, caches, storages).items():
-        if len(tracks) > 1:
-            _meet(storage, tracks, blocks, meetings)
-    return [_error(pair, meeting, placed, caches) for pair, meeting in meetings.items()]
+    for storage, seats in _seats_of(runs).items():
+        if len(seats) > 1 or len(seats[0].windows) > 1:
+            tracks = _tracks(seats)
+            if len(tracks) > 1:
+                _meet(storage, tracks, blocks, meetings)
+    return [_error(pair, meeting, runs) for pair, meeting in meetings.items()]
 
 
-def storage_of(caches: Mapping[str, Entry], layer: str) -> int:
-    """Return the storage that a layer lies on."""
-    entry = caches[layer]
-    return entry.storage if isinstance(entry, RegisteredTensor) else entry[0].storage
+def _alone(runs: Sequence[Run]) -> bool:
+    """Tell at a glance that all storages have one window each, of one layer of a group: there is nothing to meet."""
+    held = {(run.storages, run.bases, run.shape.windows) for run in runs}
+    if len(held) > 1 or len({run.group for run in runs}) < len(runs):
+        return False
+    return all(len(windows) == 1 and len({*storages}) == len(storages) for storages, _, windows in held)
 
 
-def tracks_of(
-    placed: Sequence[Placed], caches: Mapping[str, Entry], storages: Collection[int]
-) -> dict[int, list[Track]]:
+def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:
     """Return the distinct windows on each storage, with the groups that own them."""
-    seats: dict[tuple[int, Size, Shape], set[int]] = {}
-    for layer, index, shape, base in placed:
-        storage = storage_of(caches, layer)
-        if storage in storages:
-            seats.setdefault((storage, base, shape), set()).add(index)
-    windows: dict[tuple[int, Size, Size, int], set[int]] = {}
-    tracks: dict[int, list[Track]] = {}
-    for (storage, base, shape), groups in seats.items():
-        for start, stride, page in shape.windows:
-            window = (storage, base + start, stride, page)
-            sharers = windows.get(window)
-            if sharers is None:
-                windows[window] = set(groups)
-            elif sharers.isdisjoint(groups):
-                sharers |= groups
+    return {storage: _tracks(seats) for storage, seats in _seats_of(runs).items()}
+
+
+class _Seat(NamedTuple):
+    """Where layers that are alike own windows of a storage, and of which groups these are."""
+
+    base: Size
+    windows: Windows
+    groups: frozenset[int]
+
+
+def _seats_of(runs: Sequence[Run]) -> dict[int, list[_Seat]]:
+    """Return the seats on each storage. Groups of hybrids mostly lie in the same places, so these are met as one."""
+    spots: dict[tuple[Shape, int], dict[tuple[int, Size], None]] = {}
+    for _, group, shape, storages, bases in runs:  # of one shape, group and place are only aliases
+        spots.setdefault((shape, group), {}).update(dict.fromkeys(zip(storages, bases, strict=True)))
+    alike: dict[tuple[Windows, tuple[tuple[int, Size], ...]], list[set[int]]] = {}
+    for (shape, group), places in spots.items():
+        sharing = alike.setdefault((shape.windows, tuple(places)), [set()])
+        if group in sharing[-1]:
+            sharing.append(set())
+        sharing[-1].add(group)
+    seats: dict[int, list[_Seat]] = {}
+    for (windows, held), sharing in alike.items():
+        for groups in map(frozenset, sharing):
+            for storage, base in held:
+                seats.setdefault(storage, []).append(_Seat(base, windows, groups))
+    return seats
+
+
+def _tracks(seats: Sequence[_Seat]) -> list[Track]:
+    """Return the distinct windows of one storage, with the groups that own them."""
+    windows: dict[tuple[Size, Size, int], frozenset[int]] = {}
+    tracks: list[Track] = []
+    for base, owned, groups in seats:
+        for start, stride, page in owned:
+            window = (base + start, stride, page)
+            sharers = windows.get(window, frozenset())
+            if sharers.isdisjoint(groups):
+                windows[window] = sharers | groups
             else:  # two layers of one group in one window, and no aliases: they meet
-                tracks.setdefault(storage, []).append(Track(base + start, stride, page, frozenset(groups)))
-    for (storage, start, stride, page), groups in windows.items():
-        tracks.setdefault(storage, []).append(Track(start, stride, page, frozenset(groups)))
-    return tracks
+                tracks.append(Track(*window, groups))
+    return tracks + [Track(*window, groups) for window, groups in windows.items()]
 
 
 def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) -> None:
@@ -86,18 +107,14 @@ def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) 
                 meeting.windows.update(((storage, *x[:3], g), (storage, *y[:3], h)))
 
 
-def _error(
-    pair: tuple[int, int], meeting: _Meeting, placed: Sequence[Placed], caches: Mapping[str, Entry]
-) -> LayoutError:
+def _error(pair: tuple[int, int], meeting: _Meeting, runs: Sequence[Run]) -> LayoutError:
     first, second = pair
     layers = tuple(
-        one.layer
-        for one in placed
-        if one.group in pair
-        and any(
-            (storage_of(caches, one.layer), one.base + start, stride, page, one.group) in meeting.windows
-            for start, stride, page in one.shape.windows
-        )
+        layer
+        for names, group, shape, storages, bases in runs
+        if group in pair
+        for layer, storage, base in zip(names, storages, bases, strict=True)
+        if any((storage, base + start, stride, page, group) in meeting.windows for start, stride, page in shape.windows)
     )
     return LayoutError(
         Code.PAGE_OVERLAP,

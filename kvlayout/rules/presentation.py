@@ -17,13 +17,14 @@ from attrs import frozen
 from kvlayout.algebra.claims import Pages, Refuted, Undecided
 from kvlayout.algebra.dtype import INT8, DType
 from kvlayout.algebra.kernel import Proved, Verdict, prove
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import Axis, Layout, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.transforms import Refusal, permute, reinterpret_page, retype, settle
-from kvlayout.algebra.units import raw
+from kvlayout.algebra.transforms import Refusal, permute, retype, settle
+from kvlayout.algebra.units import Bytes, raw
 from kvlayout.errors import Code, LayoutError
 
 if TYPE_CHECKING:
+    from kvlayout.algebra.affine import Size
     from kvlayout.cache.paging import CacheLayout
 
 __all__ = [
@@ -134,10 +135,6 @@ def viewable(dtype: DType, source: Layout) -> Result[Layout, LayoutError]:
     return Err(refused(typed.error)) if isinstance(typed, Err) else typed
 
 
-def _outer(cache: CacheLayout) -> tuple[Axis, ...]:
-    return (Axis.PLANE, Axis.BLOCK) if cache.apart else (Axis.BLOCK,)
-
-
 def planes_first(view: Layout) -> Result[Layout, Refusal]:
     """Put the axis of planes first, where K and V lie apart."""
     plane = view.axes.index(Axis.PLANE)
@@ -147,10 +144,14 @@ def planes_first(view: Layout) -> Result[Layout, Refusal]:
 def _shown(
     cache: CacheLayout, shape: tuple[int, ...], axes: tuple[Axis, ...], dtype: DType
 ) -> Result[Proved, LayoutError]:
-    view = reinterpret_page(cache.source, shape, axes, dtype, _outer(cache))
-    if cache.apart:
-        view = view.then(planes_first)
-    return Err(refused(view.error)) if isinstance(view, Err) else prove_view(view.value, cache)
+    """Show each interval of a page as ``shape``: what it is of, and that it holds no more, is for the proof to say."""
+    bases, stride, _ = cache.pages
+    sizes: tuple[Size, ...] = (cache.blocks, *shape)
+    strides, names = (Bytes(stride), *dense_strides(shape, dtype.itemsize)), (Axis.BLOCK, *axes)
+    if len(bases) > 1:
+        sizes, strides, names = (_TWO, *sizes), (Bytes(bases[1] - bases[0]), *strides), (Axis.PLANE, *names)
+    source = cache.source
+    return prove_view(Layout(sizes, strides, source.offset, dtype, source.page_bytes, names), cache)
 
 
 def bytes_page(cache: CacheLayout) -> Result[Proved, LayoutError]:

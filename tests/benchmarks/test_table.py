@@ -57,8 +57,8 @@ def test_proofs_are_timed_at_every_size() -> None:
 @pytest.mark.parametrize("blocks", [8, None])
 def test_the_document_is_one_that_plans(blocks: int | None) -> None:
     made = plan(Registration.from_json(document(30, blocks)).unwrap()).unwrap()
-    assert len(made.placed) == 30
-    assert {one.shape.rule for one in made.placed} == {"mamba-unified-view", "subpaged-attention-view"}
+    assert sum(len(run.layers) for run in made.runs) == 30
+    assert {run.shape.rule for run in made.runs} == {"mamba-unified-view", "subpaged-attention-view"}
 
 
 def test_documents_and_imports_have_rows() -> None:
