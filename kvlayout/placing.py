@@ -71,9 +71,9 @@ def faultless(shape: Shape, bases: Sequence[Size], storage: Size | None, blocks:
     Returns:
         ``False`` where one of them is misplaced, or where it takes a look at each to know.
     """
-    ends: Iterable[Size] = {*bases}
-    if shape.simple and len({*bases}) > 1 and {*map(type, bases)} == {int}:
-        ends = (min(bases), max(bases))
+    ends = {*bases}
+    if shape.simple and len(ends) > 1 and {*map(type, ends)} == {int}:
+        ends = {min(bases), max(bases)}
     sizes: Iterable[Size | None] = ()
     if places:
         sizes, starts, strides = zip(*places, strict=True)

@@ -27,17 +27,18 @@ class _Meeting(NamedTuple):
 
 _Meetings: TypeAlias = dict[tuple[int, int], _Meeting]
 
+#: Storages, and the bytes of them at which layers start.
+_Seats: TypeAlias = tuple[tuple[int, Size], ...]
+
 
 def overlap_errors(runs: Sequence[Run], blocks: Size) -> list[LayoutError]:
     """Prove of each storage that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
     if _alone(runs):
         return []
     meetings: _Meetings = {}
-    for storage, seats in _seats_of(runs).items():
-        if len(seats) > 1 or len(seats[0].windows) > 1:
-            tracks = _tracks(seats)
-            if len(tracks) > 1:
-                _meet(storage, tracks, blocks, meetings)
+    for storage, tracks in tracks_of(runs).items():
+        if len(tracks) > 1:
+            _meet(storage, tracks, blocks, meetings)
     return [_error(pair, meeting, runs) for pair, meeting in meetings.items()]
 
 
@@ -51,49 +52,36 @@ def _alone(runs: Sequence[Run]) -> bool:
 
 def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:
     """Return the distinct windows on each storage, with the groups that own them."""
-    return {storage: _tracks(seats) for storage, seats in _seats_of(runs).items()}
+    windows: dict[tuple[int, Size, Size, int], frozenset[int]] = {}
+    tracks: dict[int, list[Track]] = {}
+    for owned, seats, groups in _shared_seats(runs):
+        for storage, base in seats:
+            for start, stride, page in owned:
+                window = (storage, base + start, stride, page)
+                sharers = windows.get(window)
+                if sharers is None:
+                    windows[window] = groups
+                elif sharers.isdisjoint(groups):
+                    windows[window] = sharers | groups
+                else:  # two layers of one group in one window, and no aliases: they meet
+                    tracks.setdefault(storage, []).append(Track(base + start, stride, page, groups))
+    for (storage, start, stride, page), groups in windows.items():
+        tracks.setdefault(storage, []).append(Track(start, stride, page, groups))
+    return tracks
 
 
-class _Seat(NamedTuple):
-    """Where layers that are alike own windows of a storage, and of which groups these are."""
-
-    base: Size
-    windows: Windows
-    groups: frozenset[int]
-
-
-def _seats_of(runs: Sequence[Run]) -> dict[int, list[_Seat]]:
-    """Return the seats on each storage. Groups of hybrids mostly lie in the same places, so these are met as one."""
-    spots: dict[tuple[Shape, int], dict[tuple[int, Size], None]] = {}
-    for _, group, shape, storages, bases in runs:  # of one shape, group and place are only aliases
-        spots.setdefault((shape, group), {}).update(dict.fromkeys(zip(storages, bases, strict=True)))
-    alike: dict[tuple[Windows, tuple[tuple[int, Size], ...]], list[set[int]]] = {}
-    for (shape, group), places in spots.items():
-        sharing = alike.setdefault((shape.windows, tuple(places)), [set()])
-        if group in sharing[-1]:
+def _shared_seats(runs: Sequence[Run]) -> list[tuple[Windows, _Seats, frozenset[int]]]:
+    """Return what is owned in which seats by which groups: the groups of a hybrid mostly have the same seats."""
+    taken: dict[tuple[Shape, int], dict[tuple[int, Size], None]] = {}
+    for _, group, shape, storages, bases in runs:  # layers of one shape, group and seat are only aliases
+        taken.setdefault((shape, group), {}).update(dict.fromkeys(zip(storages, bases, strict=True)))
+    owners: dict[tuple[Windows, _Seats], list[set[int]]] = {}
+    for (shape, group), seats in taken.items():
+        sharing = owners.setdefault((shape.windows, tuple(seats)), [set()])
+        if group in sharing[-1]:  # of another shape, so these are other layers
             sharing.append(set())
         sharing[-1].add(group)
-    seats: dict[int, list[_Seat]] = {}
-    for (windows, held), sharing in alike.items():
-        for groups in map(frozenset, sharing):
-            for storage, base in held:
-                seats.setdefault(storage, []).append(_Seat(base, windows, groups))
-    return seats
-
-
-def _tracks(seats: Sequence[_Seat]) -> list[Track]:
-    """Return the distinct windows of one storage, with the groups that own them."""
-    windows: dict[tuple[Size, Size, int], frozenset[int]] = {}
-    tracks: list[Track] = []
-    for base, owned, groups in seats:
-        for start, stride, page in owned:
-            window = (base + start, stride, page)
-            sharers = windows.get(window, frozenset())
-            if sharers.isdisjoint(groups):
-                windows[window] = sharers | groups
-            else:  # two layers of one group in one window, and no aliases: they meet
-                tracks.append(Track(*window, groups))
-    return tracks + [Track(*window, groups) for window, groups in windows.items()]
+    return [(windows, seats, frozenset(groups)) for (windows, seats), sharing in owners.items() for groups in sharing]
 
 
 def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) -> None:
