@@ -139,7 +139,7 @@ class Plan:
         registration: what was planned.
         form: the presentation, ``lmcache`` or ``bytes``.
         blocks: the block count, possibly symbolic.
-        runs: the served layers, neighbours in a group together where they are alike.
+        runs: the served layers, those of a group together that are alike.
         aliases: alias -> the layer whose object it gets.
         dispositions: one a group.
         rules: rules that were passed, tried before the installed ones.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,15 +31,18 @@ _Meetings: TypeAlias = dict[tuple[int, int], _Meeting]
 _Seats: TypeAlias = tuple[tuple[int, Size], ...]
 
 
-def overlap_errors(runs: Sequence[Run], blocks: Size) -> list[LayoutError]:
-    """Prove of each storage that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
+def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> list[LayoutError]:
+    """Prove of each storage that no block of a layer meets another block in use; ``page-overlap`` where it fails.
+
+    Errors name the layers that take part in ``order``.
+    """
     if _alone(runs):
         return []
     meetings: _Meetings = {}
     for storage, tracks in tracks_of(runs).items():
         if len(tracks) > 1:
             _meet(storage, tracks, blocks, meetings)
-    return [_error(pair, meeting, runs) for pair, meeting in meetings.items()]
+    return [_error(pair, meeting, runs, order) for pair, meeting in meetings.items()]
 
 
 def _alone(runs: Sequence[Run]) -> bool:
@@ -95,20 +98,20 @@ def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) 
                 meeting.windows.update(((storage, *x[:3], g), (storage, *y[:3], h)))
 
 
-def _error(pair: tuple[int, int], meeting: _Meeting, runs: Sequence[Run]) -> LayoutError:
+def _error(pair: tuple[int, int], meeting: _Meeting, runs: Sequence[Run], order: Iterable[str]) -> LayoutError:
     first, second = pair
-    layers = tuple(
+    met = {
         layer
         for names, group, shape, storages, bases in runs
         if group in pair
         for layer, storage, base in zip(names, storages, bases, strict=True)
         if any((storage, base + start, stride, page, group) in meeting.windows for start, stride, page in shape.windows)
-    )
+    }
     return LayoutError(
         Code.PAGE_OVERLAP,
         group=first,
         expected="bytes of its own for each block id in use",
         actual=meeting.found.reason + ("" if first == second else f" (groups {first} and {second})"),
         witness=meeting.found.witness if isinstance(meeting.found, Refuted) else None,
-        layers=layers,
+        layers=tuple([layer for layer in order if layer in met]),
     )

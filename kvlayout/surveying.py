@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, compress, groupby, pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Final
 
 from attrs import evolve
@@ -24,15 +24,18 @@ __all__ = ["Survey"]
 _NOWHERE: Final[Place] = (None, None, None)
 
 
-def _runs(columns: Sequence[Sequence[object]]) -> list[tuple[int, int]]:
-    """Return where neighbours begin and end that are alike in every column; mostly that is one run."""
+def _alike(columns: Sequence[Sequence[object]]) -> Iterable[Sequence[int]]:
+    """Return the positions at which all columns have equal values, together; mostly these are all positions."""
     count = len(columns[0])
     for column in columns:
         if column.count(column[0]) != count:
             break
     else:
-        return [(0, count)]
-    return [*pairwise(accumulate([len([*run]) for _, run in groupby(zip(*columns, strict=True))], initial=0))]
+        return (range(count),)
+    found: dict[tuple[object, ...], list[int]] = {}
+    for position, facts in enumerate(zip(*columns, strict=True)):
+        found.setdefault(facts, []).append(position)
+    return found.values()
 
 
 def _relative(parts: tuple[RegisteredTensor, ...]) -> tuple[object, ...]:
@@ -114,27 +117,27 @@ class Survey:
         specs: list[Spec],
         faults: dict[str, LayoutError],
     ) -> None:
-        """Place layers, neighbours of which only the places differ as one: one proof, and a place for each."""
-        named, blocks = self.places.first, self.blocks
+        """Place layers, those of which only the places differ all at once: one proof, and a place for each."""
+        named = self.places.first
         places = [named.get(layer, _NOWHERE) for layer in layers] if named else []
         block_strides = [place[2] for place in places] or [None] * len(layers)
         tensors = [entry if type(entry) is RegisteredTensor else entry[0] for entry in entries]
         lists = [None if type(entry) is RegisteredTensor else _relative(entry) for entry in entries]
         sizes, strides, offsets, dtypes, storages, nbytes = zip(*tensors, strict=True)
         columns = (specs, block_strides, lists, sizes, strides, dtypes, nbytes)
-        for start, end in _runs(columns):
-            key = tuple([column[start] for column in columns[:-1]])  # in storages of any size
-            shape = self._prove(key, specs[start], entries[start], block_strides[start])
+        for run in _alike(columns):
+            first = run[0]
+            key = tuple([column[first] for column in columns[:-1]])  # in storages of any size
+            shape = self._prove(key, specs[first], entries[first], block_strides[first])
             if isinstance(shape, LayoutError):
-                faults.update(dict.fromkeys(layers[start:end], shape))
+                faults.update(dict.fromkeys([layers[i] for i in run], shape))
                 continue
-            bases = offsets[start:end]
-            if shape.itemsize != 1:
-                bases = tuple([offset * shape.itemsize for offset in bases])
-            run = Run(tuple(layers[start:end]), index, shape, storages[start:end], bases)
-            if self.places.further or not faultless(shape, bases, nbytes[start], blocks, places[start:end]):
-                run = self._judged(run, nbytes[start], faults)
-            self.runs.append(run)
+            bases = tuple([offsets[i] * shape.itemsize for i in run])
+            made = Run(tuple([layers[i] for i in run]), index, shape, tuple([storages[i] for i in run]), bases)
+            said = [places[i] for i in run] if places else places
+            if self.places.further or not faultless(shape, bases, nbytes[first], self.blocks, said):
+                made = self._judged(made, nbytes[first], faults)
+            self.runs.append(made)
 
     def _judged(self, run: Run, storage: Size | None, faults: dict[str, LayoutError]) -> Run:
         """Return a run without the layers that are misplaced, each with its first fault."""
@@ -165,7 +168,7 @@ class Survey:
         Layers of different groups may overlay each other; so where all layers of a storage own one and the same
         window, and are of as many groups, there is nothing to prove.
         """
-        self.errors += overlap_errors(self.runs, self.blocks)
+        self.errors += overlap_errors(self.runs, self.owners, self.blocks)
 
     def match_unlisted(self) -> dict[str, str]:
         """Return the aliases: caches in no group whose tensors are those of a listed layer."""
