@@ -11,6 +11,7 @@ from benchmarks.connector import connector
 from benchmarks.documents import documents
 from benchmarks.hybrids import prepare
 from benchmarks.imports import imports
+from benchmarks.models import models
 from benchmarks.proofs import algebra, proofs
 from benchmarks.table import Section, render
 
@@ -18,8 +19,9 @@ ROUNDS = 200
 
 
 def measure(rounds: int) -> list[Section]:
-    """Return the sections of the table. Imports come first: later this process holds an engine's gigabytes."""
+    """Return the sections of the table. Processes come first: later this process holds an engine's gigabytes."""
     imported = imports(max(rounds // 8, 2))
+    planned = models(max(rounds // 8, 2))
     prepare()
     few = max(rounds // 5, 2)
     return [
@@ -31,6 +33,7 @@ def measure(rounds: int) -> list[Section]:
         algebra(rounds),
         documents(rounds),
         imported,
+        planned,
     ]
 
 

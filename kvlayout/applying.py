@@ -175,28 +175,23 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     """
     views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
-    last: Shape | None = None
-    same, listed, element, extents, strides = _Step(same=True, listed=False, element=None, extents=(), strides=())
-    for layer, _, shape, _ in plan.placed:
-        if shape is not last:  # neighbours are mostly alike
-            last = shape
-            step = steps.get(shape)
-            if step is None:
-                step = steps[shape] = _step(shape)
-            same, listed, element, extents, strides = step
-        if same:
-            continue
-        cache = views[layer]
-        tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
-        if element is None:
-            views[layer] = tensor.as_strided(extents, strides)
-        elif tensor.stride(-1) == 1:
-            views[layer] = tensor.view(element).as_strided(extents, strides)
-        else:  # torch views another type only along a dense last axis, so the page is laid out first
-            views[layer] = _retyped(tensor, element, extents, strides)
+    for layers, _, shape, _, _ in plan.runs:
+        step = steps.get(shape)
+        if step is None:
+            step = steps[shape] = _step(shape)
+        same, listed, element, extents, strides = step
+        for layer in () if same else layers:
+            cache = views[layer]
+            tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
+            if element is None:
+                views[layer] = tensor.as_strided(extents, strides)
+            elif tensor.stride(-1) == 1:
+                views[layer] = tensor.view(element).as_strided(extents, strides)
+            else:  # torch views another type only along a dense last axis, so the page is laid out first
+                views[layer] = _retyped(tensor, element, extents, strides)
     if plan.aliases:  # of a layer that is excluded, an alias keeps its own object
-        placed = {one.layer for one in plan.placed}
-        views |= {alias: views[target] for alias, target in plan.aliases.items() if target in placed}
+        served = {layer for run in plan.runs for layer in run.layers}
+        views |= {alias: views[target] for alias, target in plan.aliases.items() if target in served}
     return views
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, chain, repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from attrs import evolve
 
@@ -14,7 +15,7 @@ from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import beside_rows, permute
 from kvlayout.algebra.units import Bytes
 from kvlayout.cache.paging import CacheLayout, own_pages
-from kvlayout.cache.registration import Engine, Entry, RegisteredTensor, Registration
+from kvlayout.cache.registration import Engine, Entry, Registration
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Content, Opaque, Semantic, Shape, packing
@@ -22,73 +23,112 @@ from kvlayout.rules.presentation import Presentation, bytes_page, refused, verdi
 from kvlayout.rules.rule import NoMatch, Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Place", "misplaced", "misplaced_by", "places_of", "shape_of"]
+__all__ = ["Place", "Places", "faultless", "misplaced", "misplaced_by", "places_of", "shape_of"]
 
 #: Layouts that put the blocks of one head together.
 _HEADS_OUTSIDE = ("LHBNC", "BHLNC")
 
 
-class Place(NamedTuple):
-    """Where a placement says that one layer's pages are, in bytes; ``None`` is unknown."""
-
-    size: Size | None
-    offset: Size | None
-    block_stride: Size | None
+#: Where a placement says that one layer's pages are, in bytes: size, offset and block stride; ``None`` is unknown.
+Place: TypeAlias = tuple[Size | None, Size | None, Size | None]
 
 
-def places_of(registration: Registration) -> dict[str, list[Place]]:
+class Places(NamedTuple):
+    """What placements say of each layer: what the first one that names it says, and the others."""
+
+    first: dict[str, Place]
+    further: dict[str, list[Place]]
+
+
+def places_of(registration: Registration) -> Places:
     """Return what the engine's placements say of each layer."""
-    places: dict[str, list[Place]] = {}
+    places = Places({}, {})
+    first, further = places
     for layers, size, offset, layer_stride, block_stride in registration.placements:
-        start = offset
-        for layer in layers:
-            places.setdefault(layer, []).append(Place(size, start, block_stride))
-            start = None if start is None or layer_stride is None else start + layer_stride
+        starts: Iterable[Size | None] = chain((offset,), repeat(None))
+        if offset is not None and layer_stride is not None:
+            starts = accumulate(repeat(layer_stride), initial=offset)
+        for layer, place in zip(layers, zip(repeat(size), starts, repeat(block_stride))):  # noqa: B905 - endless
+            if first.setdefault(layer, place) is not place:
+                further.setdefault(layer, []).append(place)
     return places
 
 
-def misplaced_by(places: Iterable[Place], proof: Shape, base: Size, blocks: Size) -> LayoutError | None:
-    """Hold one layer's own place against what placements say of it; ``placement-mismatch``, or nothing."""
-    own = proof.cache.pages.stride
-    for size, start, stride in places:
-        if start is not None and start != base:
-            return _misplaced(f"offset {start} bytes", f"{base} bytes")
-        if stride is not None and stride != own and blocks != 1:
-            return _misplaced(f"block stride {stride} bytes", f"{own} bytes")
-        if size is not None and not fits(base, proof.reach, size):
-            return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + proof.reach}")
+def faultless(shape: Shape, bases: Sequence[Size], storage: Size | None, blocks: Size, places: Sequence[Place]) -> bool:
+    """Tell, all at once, that layers of one shape have nothing that :func:`misplaced_by` or :func:`misplaced` finds.
+
+    Where only the fit in a storage is to be judged, the first and the last layer in it decide for those between.
+
+    Args:
+        shape: what they have in common.
+        bases: the byte of its storage at which each starts.
+        storage: the bytes of each storage.
+        blocks: the block count N.
+        places: what placements say of each, if anything: one a layer.
+
+    Returns:
+        ``False`` where one of them is misplaced, or where it takes a look at each to know.
+    """
+    ends = {*bases}
+    if shape.simple and len(ends) > 1 and {*map(type, ends)} == {int}:
+        ends = {min(bases), max(bases)}
+    sizes: Iterable[Size | None] = ()
+    if places:
+        sizes, starts, strides = zip(*places, strict=True)
+        own = shape.cache.pages.stride
+        if starts != bases or (blocks != 1 and any(stride != own for stride in {*strides})):
+            return False
+        sizes = {*sizes}
+    for base in ends:
+        if misplaced(shape, base, storage, blocks) is not None:
+            return False
+        for size in sizes:
+            if size is not None and not fits(base, shape.reach, size):
+                return False
+    return True
+
+
+def misplaced_by(place: Place, shape: Shape, base: Size, blocks: Size) -> LayoutError | None:
+    """Hold one layer's own place against what a placement says of it; ``placement-mismatch``, or nothing."""
+    size, start, stride = place
+    own = shape.cache.pages.stride
+    if start is not None and start != base:
+        return _misplaced(f"offset {start} bytes", f"{base} bytes")
+    if stride is not None and stride != own and blocks != 1:
+        return _misplaced(f"block stride {stride} bytes", f"{own} bytes")
+    if size is not None and not fits(base, shape.reach, size):
+        return _misplaced(f"pages inside {size} bytes", f"pages up to byte {base + shape.reach}")
     return None
 
 
-def misplaced(proof: Shape, base: Size, entry: RegisteredTensor, blocks: Size) -> LayoutError | None:
+def misplaced(shape: Shape, base: Size, storage: Size | None, blocks: Size) -> LayoutError | None:
     """Hold a place against page base, element type and storage; the first fault of them.
 
     Args:
-        proof: the layer's shape.
+        shape: the layer's shape.
         base: the byte of its storage at which it starts.
-        entry: its tensor, or the first of its list.
+        storage: the bytes of that storage, where known.
         blocks: the block count N.
 
     Errors: ``state-not-at-page-base``, ``dtype-misaligned``, ``storage-overrun``.
     """
-    cache, pages = proof.cache, proof.cache.pages
+    cache, pages = shape.cache, shape.cache.pages
     if cache.listed and blocks != 1 and not _at_base(base, pages, cache.page_bytes):
         expected = f"a page of {cache.page_bytes} bytes that ends within its block stride of {pages.stride}"
         return LayoutError(Code.STATE_NOT_AT_PAGE_BASE, expected=expected, actual=f"a page that starts at byte {base}")
-    if not proof.simple and divide(base, proof.view.dtype.itemsize) is None:
-        expected = f"a multiple of {proof.view.dtype.itemsize} bytes"
+    if not shape.simple and divide(base, shape.view.dtype.itemsize) is None:
+        expected = f"a multiple of {shape.view.dtype.itemsize} bytes"
         return LayoutError(Code.DTYPE_MISALIGNED, expected=expected, actual=f"an offset of {base} bytes")
-    storage = entry.storage_nbytes
-    if storage is not None and not fits(base, proof.reach, storage):
-        verdict = within(proof.view.shifted(Bytes(base)), storage)
+    if storage is not None and not fits(base, shape.reach, storage):
+        verdict = within(shape.view.shifted(Bytes(base)), storage)
         error = refused(verdict) if not isinstance(verdict, Proved) else LayoutError(Code.STORAGE_OVERRUN)
         return evolve(
             error,
             code=Code.STORAGE_OVERRUN,
             expected=f"at most {storage} bytes",
-            actual=f"a view up to byte {base + proof.reach}",
+            actual=f"a view up to byte {base + shape.reach}",
         )
     return None
 

@@ -140,7 +140,7 @@ def attempt(
         registration,
         presentation,
         blocks,
-        tuple(survey.placed),
+        tuple(survey.runs),
         aliases,
         tuple(word for word, _ in judged),
         rules,

@@ -34,8 +34,8 @@ __all__ = [
     "GroupPlan",
     "LayerPlan",
     "Opaque",
-    "Placed",
     "Plan",
+    "Run",
     "Semantic",
     "Shape",
     "Verdict",
@@ -101,13 +101,14 @@ class Shape:
     windows: Windows
 
 
-class Placed(NamedTuple):
-    """A served layer: its group, its shape, and the byte of its storage at which it starts."""
+class Run(NamedTuple):
+    """Served layers of one group and one shape: for each its storage, and the byte of it at which the layer starts."""
 
-    layer: str
+    layers: tuple[str, ...]
     group: int
     shape: Shape
-    base: Size
+    storages: tuple[int, ...]
+    bases: tuple[Size, ...]
 
 
 class Disposition(NamedTuple):
@@ -139,7 +140,7 @@ class Plan:
         registration: what was planned.
         form: the presentation, ``lmcache`` or ``bytes``.
         blocks: the block count, possibly symbolic.
-        placed: the served layers.
+        runs: the served layers, those of a group together that are alike.
         aliases: alias -> the layer whose object it gets.
         dispositions: one a group.
         rules: rules that were passed, tried before the installed ones.
@@ -148,7 +149,7 @@ class Plan:
     registration: Registration
     form: Form
     blocks: Size | None
-    placed: tuple[Placed, ...] = field(eq=False)
+    runs: tuple[Run, ...] = field(eq=False)
     aliases: Mapping[str, str] = field(eq=False)
     dispositions: tuple[Disposition, ...]
     rules: Registry | None = field(default=None, eq=False)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from kvlayout.algebra.affine import Size
 from kvlayout.algebra.claims import Refuted, Track, Undecided
 from kvlayout.algebra.refuting import overlaps
-from kvlayout.cache.registration import Entry, RegisteredTensor
 from kvlayout.errors import Code, LayoutError
-from kvlayout.plans import Placed, Shape
+from kvlayout.plans import Run, Shape, Windows
 
-__all__ = ["overlap_errors", "storage_of", "tracks_of"]
+__all__ = ["overlap_errors", "tracks_of"]
 
 #: A registration of thousands of layers in one place is refused after so many meetings, not after all of them.
 _ENOUGH: Final = 10_000
@@ -28,51 +27,64 @@ class _Meeting(NamedTuple):
 
 _Meetings: TypeAlias = dict[tuple[int, int], _Meeting]
 
+#: Storages, and the bytes of them at which layers start.
+_Seats: TypeAlias = tuple[tuple[int, Size], ...]
 
-def overlap_errors(
-    placed: Sequence[Placed],
-    caches: Mapping[str, Entry],
-    blocks: Size,
-    storages: Collection[int],
-) -> list[LayoutError]:
-    """Prove of these storages that no block of a layer meets another block in use; ``page-overlap`` where it fails."""
+
+def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> list[LayoutError]:
+    """Prove of each storage that no block of a layer meets another block in use; ``page-overlap`` where it fails.
+
+    Errors name the layers that take part in ``order``.
+    """
+    if _alone(runs):
+        return []
     meetings: _Meetings = {}
-    for storage, tracks in tracks_of(placed, caches, storages).items():
+    for storage, tracks in tracks_of(runs).items():
         if len(tracks) > 1:
             _meet(storage, tracks, blocks, meetings)
-    return [_error(pair, meeting, placed, caches) for pair, meeting in meetings.items()]
+    return [_error(pair, meeting, runs, order) for pair, meeting in meetings.items()]
 
 
-def storage_of(caches: Mapping[str, Entry], layer: str) -> int:
-    """Return the storage that a layer lies on."""
-    entry = caches[layer]
-    return entry.storage if isinstance(entry, RegisteredTensor) else entry[0].storage
+def _alone(runs: Sequence[Run]) -> bool:
+    """Tell at a glance that all storages have one window each, of one layer of a group: there is nothing to meet."""
+    held = {(run.storages, run.bases, run.shape.windows) for run in runs}
+    if len(held) > 1 or len({run.group for run in runs}) < len(runs):
+        return False
+    return all(len(windows) == 1 and len({*storages}) == len(storages) for storages, _, windows in held)
 
 
-def tracks_of(
-    placed: Sequence[Placed], caches: Mapping[str, Entry], storages: Collection[int]
-) -> dict[int, list[Track]]:
+def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:
     """Return the distinct windows on each storage, with the groups that own them."""
-    seats: dict[tuple[int, Size, Shape], set[int]] = {}
-    for layer, index, shape, base in placed:
-        storage = storage_of(caches, layer)
-        if storage in storages:
-            seats.setdefault((storage, base, shape), set()).add(index)
-    windows: dict[tuple[int, Size, Size, int], set[int]] = {}
+    windows: dict[tuple[int, Size, Size, int], frozenset[int]] = {}
     tracks: dict[int, list[Track]] = {}
-    for (storage, base, shape), groups in seats.items():
-        for start, stride, page in shape.windows:
-            window = (storage, base + start, stride, page)
-            sharers = windows.get(window)
-            if sharers is None:
-                windows[window] = set(groups)
-            elif sharers.isdisjoint(groups):
-                sharers |= groups
-            else:  # two layers of one group in one window, and no aliases: they meet
-                tracks.setdefault(storage, []).append(Track(base + start, stride, page, frozenset(groups)))
+    for owned, seats, groups in _shared_seats(runs):
+        for storage, base in seats:
+            for start, stride, page in owned:
+                window = (storage, base + start, stride, page)
+                sharers = windows.get(window)
+                if sharers is None:
+                    windows[window] = groups
+                elif sharers.isdisjoint(groups):
+                    windows[window] = sharers | groups
+                else:  # two layers of one group in one window, and no aliases: they meet
+                    tracks.setdefault(storage, []).append(Track(base + start, stride, page, groups))
     for (storage, start, stride, page), groups in windows.items():
-        tracks.setdefault(storage, []).append(Track(start, stride, page, frozenset(groups)))
+        tracks.setdefault(storage, []).append(Track(start, stride, page, groups))
     return tracks
+
+
+def _shared_seats(runs: Sequence[Run]) -> list[tuple[Windows, _Seats, frozenset[int]]]:
+    """Return what is owned in which seats by which groups: the groups of a hybrid mostly have the same seats."""
+    taken: dict[tuple[Shape, int], dict[tuple[int, Size], None]] = {}
+    for _, group, shape, storages, bases in runs:  # layers of one shape, group and seat are only aliases
+        taken.setdefault((shape, group), {}).update(dict.fromkeys(zip(storages, bases, strict=True)))
+    owners: dict[tuple[Windows, _Seats], list[set[int]]] = {}
+    for (shape, group), seats in taken.items():
+        sharing = owners.setdefault((shape.windows, tuple(seats)), [set()])
+        if group in sharing[-1]:  # of another shape, so these are other layers
+            sharing.append(set())
+        sharing[-1].add(group)
+    return [(windows, seats, frozenset(groups)) for (windows, seats), sharing in owners.items() for groups in sharing]
 
 
 def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) -> None:
@@ -86,24 +98,20 @@ def _meet(storage: int, tracks: list[Track], blocks: Size, meetings: _Meetings) 
                 meeting.windows.update(((storage, *x[:3], g), (storage, *y[:3], h)))
 
 
-def _error(
-    pair: tuple[int, int], meeting: _Meeting, placed: Sequence[Placed], caches: Mapping[str, Entry]
-) -> LayoutError:
+def _error(pair: tuple[int, int], meeting: _Meeting, runs: Sequence[Run], order: Iterable[str]) -> LayoutError:
     first, second = pair
-    layers = tuple(
-        one.layer
-        for one in placed
-        if one.group in pair
-        and any(
-            (storage_of(caches, one.layer), one.base + start, stride, page, one.group) in meeting.windows
-            for start, stride, page in one.shape.windows
-        )
-    )
+    met = {
+        layer
+        for names, group, shape, storages, bases in runs
+        if group in pair
+        for layer, storage, base in zip(names, storages, bases, strict=True)
+        if any((storage, base + start, stride, page, group) in meeting.windows for start, stride, page in shape.windows)
+    }
     return LayoutError(
         Code.PAGE_OVERLAP,
         group=first,
         expected="bytes of its own for each block id in use",
         actual=meeting.found.reason + ("" if first == second else f" (groups {first} and {second})"),
         witness=meeting.found.witness if isinstance(meeting.found, Refuted) else None,
-        layers=layers,
+        layers=tuple([layer for layer in order if layer in met]),
     )

@@ -18,8 +18,8 @@ from kvlayout.algebra.units import Bytes
 from kvlayout.cache.page import PageMap, page_map
 from kvlayout.cache.registration import Group, RegisteredTensor
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
-from kvlayout.plans import Content, Placed, Plan, Verdict, packing
-from kvlayout.sharing import storage_of, tracks_of
+from kvlayout.plans import Content, Plan, Run, Verdict, packing
+from kvlayout.sharing import tracks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,10 +103,13 @@ class GroupPlan:
 
 def summarise_layers(plan: Plan) -> Mapping[str, LayerPlan]:
     """Return the layers that planned, in the order of registration, then excluded ones without a cache."""
-    caches, blocks = plan.registration.caches, 1 if plan.blocks is None else plan.blocks
-    storages = {storage_of(caches, placed.layer) for placed in plan.placed}
-    shared = {storage: fibre(tracks, blocks) for storage, tracks in tracks_of(plan.placed, caches, storages).items()}
-    made = {placed.layer: _served(plan, placed, shared) for placed in plan.placed}
+    blocks = 1 if plan.blocks is None else plan.blocks
+    shared = {storage: fibre(tracks, blocks) for storage, tracks in tracks_of(plan.runs).items()}
+    made = {
+        layer: _served(plan, layer, run, base, shared[storage])
+        for run in plan.runs
+        for layer, storage, base in zip(run.layers, run.storages, run.bases, strict=True)
+    }
     for index, (group, disposition) in enumerate(zip(plan.registration.groups, plan.dispositions, strict=True)):
         if disposition.word == "excluded":
             for layer in group.layers:
@@ -126,19 +129,19 @@ def _source(plan: Plan, layer: str) -> tuple[RegisteredTensor, ...]:
     return (entry,) if isinstance(entry, RegisteredTensor) else entry
 
 
-def _served(plan: Plan, placed: Placed, shared: Mapping[int, KernelVerdict]) -> LayerPlan:
-    shape, source = placed.shape, _source(plan, placed.layer)
-    view, storage = shape.view.shifted(Bytes(placed.base)), source[0].storage_nbytes
+def _served(plan: Plan, layer: str, run: Run, base: Size, shared: KernelVerdict) -> LayerPlan:
+    shape, source = run.shape, _source(plan, layer)
+    view, storage = shape.view.shifted(Bytes(base)), source[0].storage_nbytes
     inside = None if storage is None else within(view, storage)
     return LayerPlan(
-        layer=placed.layer,
-        group=placed.group,
+        layer=layer,
+        group=run.group,
         verdict="same" if shape.same else "view",
         rule=shape.rule,
         source=source,
         view=view,
         content=shape.content,
-        claims=shape.proof.claims + _claims(inside) + _claims(shared[source[0].storage]),
+        claims=shape.proof.claims + _claims(inside) + _claims(shared),
         open=("within",) if storage is None else (),
         page=page_map(shape.spec, shape.cache, packing(shape.spec, plan.registration.engine)),
     )

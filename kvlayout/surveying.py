@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from itertools import compress
+from typing import Final
 
 from attrs import evolve
 
@@ -12,19 +13,29 @@ from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.registration import Entry, Group, RegisteredTensor, Registration
 from kvlayout.cache.spec import Spec
 from kvlayout.errors import Code, LayoutError
-from kvlayout.placing import Place, misplaced, misplaced_by, places_of, shape_of
-from kvlayout.plans import Placed, Shape, Windows
+from kvlayout.placing import Place, faultless, misplaced, misplaced_by, places_of, shape_of
+from kvlayout.plans import Run, Shape
 from kvlayout.rules.presentation import Presentation
 from kvlayout.rules.rule import Registry
 from kvlayout.sharing import overlap_errors
 
 __all__ = ["Survey"]
 
-#: The shape of a layer (none where it is not proved), where it starts, what is wrong with it, and what it owns there.
-_Seat: TypeAlias = tuple[Shape | None, Size, LayoutError | None, tuple[Size, Windows]]
+_NOWHERE: Final[Place] = (None, None, None)
 
-_UNPROVED: Final = LayoutError(Code.RULE_NOT_PROVED)
-_NOWHERE: Final[_Seat] = (None, 0, _UNPROVED, (0, ()))
+
+def _alike(columns: Sequence[Sequence[object]]) -> Iterable[Sequence[int]]:
+    """Return the positions at which all columns have equal values, together; mostly these are all positions."""
+    count = len(columns[0])
+    for column in columns:
+        if column.count(column[0]) != count:
+            break
+    else:
+        return (range(count),)
+    found: dict[tuple[object, ...], list[int]] = {}
+    for position, facts in enumerate(zip(*columns, strict=True)):
+        found.setdefault(facts, []).append(position)
+    return found.values()
 
 
 def _relative(parts: tuple[RegisteredTensor, ...]) -> tuple[object, ...]:
@@ -45,22 +56,19 @@ def _itemsize(tensor: RegisteredTensor) -> int:
 class Survey:
     """One pass over a registration, collecting what was proved and what was refused.
 
-    Groups are taken in order, then storages are shared, then unlisted caches matched; ``placed`` and ``errors`` grow.
+    Groups are taken in order, then storages are shared, then unlisted caches matched; ``runs`` and ``errors`` grow.
     """
 
     def __init__(self, registration: Registration, registry: Registry, goal: Presentation, blocks: Size | None) -> None:
         self.registration, self.registry, self.goal = registration, registry, goal
         self.blocks: Size = 1 if blocks is None else blocks
         self.errors: list[LayoutError] = []
-        self.placed: list[Placed] = []
+        self.runs: list[Run] = []
         self.owners: dict[str, int] = {}
         self.excluded: set[str] = set()
         self.places = places_of(registration)
         self.caches = registration.caches
         self.shapes: dict[tuple[object, ...], Shape | LayoutError] = {}
-        #: What the first layer of each storage owns there, and the storages of which another one owns something else.
-        self.owned: dict[int, tuple[Size, Windows]] = {}
-        self.crowded: set[int] = set()
 
     def take(self, index: int, group: Group, word: str) -> None:
         """Take the layers of one group."""
@@ -84,52 +92,67 @@ class Survey:
                 self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
             seen.add(layer)
 
-    def _place(self, index: int, layers: Iterable[str], shared: Spec, leaves: Mapping[str, Spec]) -> None:
-        """Place the layers of a served group. The path of every layer: its facts, a comparison, its own place."""
-        caches, places, placed, owned, make = self.caches, self.places, self.placed, self.owned, tuple.__new__
-        spec, stride = shared, None
-        last: tuple[object, ...] = ()
-        here: Sequence[Place] = ()
-        shape, base, fault, window = _NOWHERE
-        met: set[int] = set()
-        for layer in layers:
-            entry = caches.get(layer)
-            if entry is None:
-                self.errors.append(LayoutError(Code.MISSING_LAYER, index, layer, "a registered cache", "none"))
-                continue
-            if leaves:
-                spec = leaves.get(layer, shared)
-            if places:
-                here = places.get(layer, ())
-                stride = here[0].block_stride if here else None
-            if type(entry) is RegisteredTensor:
-                sizes, strides, offset, dtype, storage, nbytes = entry
-                facts: tuple[object, ...] = (spec, sizes, strides, dtype, stride, offset, nbytes)
-            else:
-                _, _, offset, _, storage, nbytes = entry[0]
-                facts = (spec, _relative(entry), stride, offset, nbytes)
-            if facts != last:  # neighbours in a group are mostly alike but for their storage, and specs the same object
-                shape, base, fault, window = self._seat(facts, spec, entry, stride)
-                last = facts
-            error = fault
-            if places and shape is not None:
-                error = misplaced_by(here, shape, base, self.blocks) or fault
-            if shape is None or error is not None:
-                self.errors.append(evolve(error or _UNPROVED, group=index, layer=layer))
-                continue
-            if storage in met or owned.setdefault(storage, window) != window:
-                self.crowded.add(storage)
-            met.add(storage)
-            placed.append(make(Placed, (layer, index, shape, base)))
+    def _place(self, index: int, layers: Mapping[str, int], shared: Spec, leaves: Mapping[str, Spec]) -> None:
+        """Place the layers of a served group that are registered."""
+        caches, names = self.caches, [*layers]
+        faults: dict[str, LayoutError] = {}
+        try:
+            entries = [caches[layer] for layer in names]
+        except KeyError:
+            missing = LayoutError(Code.MISSING_LAYER, expected="a registered cache", actual="none")
+            faults = dict.fromkeys(layers.keys() - caches.keys(), missing)
+            names = [layer for layer in names if layer not in faults]
+            entries = [caches[layer] for layer in names]
+        if names:
+            specs = [leaves.get(layer, shared) for layer in names] if leaves else [shared] * len(names)
+            self._place_all(index, names, entries, specs, faults)
+        if faults:
+            self.errors += [evolve(faults[layer], group=index, layer=layer) for layer in layers if layer in faults]
 
-    def _seat(self, facts: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> _Seat:
-        """Return the shape that a layer's facts have, where it starts, what is wrong with that, and what it owns."""
-        shape = self._prove(facts[:-2], spec, entry, stride)  # all but where, and in how large a storage
-        if isinstance(shape, LayoutError):
-            return None, 0, shape, (0, ())
-        first = entry if type(entry) is RegisteredTensor else entry[0]
-        base = first.offset * shape.itemsize
-        return shape, base, misplaced(shape, base, first, self.blocks), (base, shape.windows)
+    def _place_all(
+        self,
+        index: int,
+        layers: list[str],
+        entries: list[Entry],
+        specs: list[Spec],
+        faults: dict[str, LayoutError],
+    ) -> None:
+        """Place layers, those of which only the places differ all at once: one proof, and a place for each."""
+        named = self.places.first
+        places = [named.get(layer, _NOWHERE) for layer in layers] if named else []
+        block_strides = [place[2] for place in places] or [None] * len(layers)
+        tensors = [entry if type(entry) is RegisteredTensor else entry[0] for entry in entries]
+        lists = [None if type(entry) is RegisteredTensor else _relative(entry) for entry in entries]
+        sizes, strides, offsets, dtypes, storages, nbytes = zip(*tensors, strict=True)
+        columns = (specs, block_strides, lists, sizes, strides, dtypes, nbytes)
+        for run in _alike(columns):
+            first = run[0]
+            key = tuple([column[first] for column in columns[:-1]])  # in storages of any size
+            shape = self._prove(key, specs[first], entries[first], block_strides[first])
+            if isinstance(shape, LayoutError):
+                faults.update(dict.fromkeys([layers[i] for i in run], shape))
+                continue
+            bases = tuple([offsets[i] * shape.itemsize for i in run])
+            made = Run(tuple([layers[i] for i in run]), index, shape, tuple([storages[i] for i in run]), bases)
+            said = [places[i] for i in run] if places else places
+            if self.places.further or not faultless(shape, bases, nbytes[first], self.blocks, said):
+                made = self._judged(made, nbytes[first], faults)
+            self.runs.append(made)
+
+    def _judged(self, run: Run, storage: Size | None, faults: dict[str, LayoutError]) -> Run:
+        """Return a run without the layers that are misplaced, each with its first fault."""
+        layers, index, shape, storages, bases = run
+        first, further = self.places
+        for layer, base in zip(layers, bases, strict=True):
+            said = (first.get(layer, _NOWHERE), *further.get(layer, ()))
+            found = [misplaced_by(place, shape, base, self.blocks) for place in said]
+            found.append(misplaced(shape, base, storage, self.blocks))
+            error = next(filter(None, found), None)
+            if error is not None:
+                faults[layer] = error
+        kept = [layer not in faults for layer in layers]
+        held, where = tuple(compress(layers, kept)), tuple(compress(storages, kept))
+        return Run(held, index, shape, where, tuple(compress(bases, kept)))
 
     def _prove(self, key: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
         """Prove a shape, or return the proof that an equal spec with equal facts has."""
@@ -145,16 +168,14 @@ class Survey:
         Layers of different groups may overlay each other; so where all layers of a storage own one and the same
         window, and are of as many groups, there is nothing to prove.
         """
-        crowded = self.crowded.union(storage for storage, (_, windows) in self.owned.items() if len(windows) > 1)
-        if crowded:
-            self.errors += overlap_errors(self.placed, self.caches, self.blocks, crowded)
+        self.errors += overlap_errors(self.runs, self.owners, self.blocks)
 
     def match_unlisted(self) -> dict[str, str]:
         """Return the aliases: caches in no group whose tensors are those of a listed layer."""
         caches = self.registration.caches
         if caches.keys() <= self.owners.keys():
             return {}
-        placed = {one.layer: one for one in self.placed}
+        placed = {layer: run.shape for run in self.runs for layer in run.layers}
         listed: dict[Entry, list[str]] = {}
         for layer in caches:
             if layer in self.owners:
@@ -164,18 +185,19 @@ class Survey:
             if layer in self.owners:
                 continue
             same = listed.get(entry, [])
-            found = [placed[one] for one in same if one in placed]
+            found = [one for one in same if one in placed]
             views = {
-                (one.shape.view.shape, one.shape.view.strides, one.shape.view.dtype, one.shape.same) for one in found
+                (shape.view.shape, shape.view.strides, shape.view.dtype, shape.same)
+                for shape in map(placed.__getitem__, found)
             }
             excluded = [one for one in same if one in self.excluded]
             if len(views) > 1:
-                actual = "different views of " + ", ".join(one.layer for one in found)
+                actual = "different views of " + ", ".join(found)
                 self.errors.append(
                     LayoutError(Code.AXES_AMBIGUOUS, layer=layer, expected="one view of its tensors", actual=actual)
                 )
             elif found or excluded:
-                aliases[layer] = found[0].layer if found else excluded[0]
+                aliases[layer] = found[0] if found else excluded[0]
             elif not same:
                 actual = "a cache that no group lists"
                 self.errors.append(

@@ -62,11 +62,11 @@ def warn(plan: Plan) -> tuple[PlanWarning, ...]:
     registration = plan.registration
     found = list(_exclusions(plan))
     layout = registration.kv_cache_layout
-    if layout in UNSUPPORTED_LAYOUTS and plan.placed:
+    if layout in UNSUPPORTED_LAYOUTS and plan.runs:
         message = (
             f"LMCache's connector raises NotImplementedError for the layout {layout}, before it registers anything"
         )
-        found.append(PlanWarning("lmcache-layout", None, tuple(one.layer for one in plan.placed), message))
+        found.append(PlanWarning("lmcache-layout", None, tuple(layer for run in plan.runs for layer in run.layers), message))
         return _ordered(found)
     hint = layout_hint(registration.layout_hint, layout, registration.engine.platform)
     chunk = lcm(*(tokens_of(group, plan) for group in registration.groups if moves(group)))
@@ -126,7 +126,7 @@ def _indexes(spec: Spec, plan: Plan) -> bool:
     """Return whether latent rows may be an indexer's: they say so, or stand beside the latent rows that they index."""
     if not isinstance(spec, LatentSpec):
         return False
-    others = (one.shape.spec for one in plan.placed)
+    others = (run.shape.spec for run in plan.runs)
     beside = any(isinstance(one, LatentSpec) and one.content_bytes != spec.content_bytes for one in others)
     return beside or not spec.proves_reading
 

@@ -191,7 +191,9 @@ def _meet(x: Track, y: Track, blocks: Size) -> Refuted | Undecided | None:
 
 def _crowded(cluster: Sequence[Track], blocks: Size) -> Iterator[Refuted | Undecided]:
     """Compare tracks whose stretches may meet: in one fibre ``[base, + stride)`` a group's windows must be disjoint."""
-    first = cluster[0]
+    first, *others = cluster
+    if not others:
+        return
     limit = first.base + first.stride
     free: dict[int, Size] = {}
     for track in cluster:

@@ -119,9 +119,9 @@ def _tell(plan: Plan) -> None:
 def _lines(plan: Plan) -> Iterator[str]:
     """Return a line a group: the rule, the shape before and the shape after; more than one where its layers differ."""
     treated: dict[int, dict[int, tuple[Shape, str, int]]] = {}
-    for layer, where, shape, _ in plan.placed:
-        _, first, count = treated.setdefault(where, {}).get(id(shape), (shape, layer, 0))
-        treated[where][id(shape)] = shape, first, count + 1
+    for layers, where, shape, *_ in plan.runs:
+        _, first, count = treated.setdefault(where, {}).get(id(shape), (shape, layers[0], 0))
+        treated[where][id(shape)] = shape, first, count + len(layers)
     for index, (group, (word, reason)) in enumerate(zip(plan.registration.groups, plan.dispositions, strict=True)):
         head = f"group {index} ({len(group.layers)} x {group.specs[0].type})"
         if word != "served":

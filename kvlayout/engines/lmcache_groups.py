@@ -87,8 +87,8 @@ def kinds_of(plan: Plan) -> Iterator[Kind]:
     blocks = at(1 if plan.blocks is None else plan.blocks, MANY)
     order = {layer: position for position, layer in enumerate(plan.registration.caches)}
     alike: dict[tuple[int, int], tuple[Shape, list[str]]] = {}
-    for layer, group, shape, _ in plan.placed:
-        alike.setdefault((group, id(shape)), (shape, []))[1].append(layer)
+    for run in plan.runs:
+        alike.setdefault((run.group, id(run.shape)), (run.shape, []))[1].extend(run.layers)
     for (group, _), (shape, layers) in alike.items():
         tensor = _shown(shape, plan.registration.caches[layers[0]])
         first = min(order[layer] for layer in layers)

@@ -13,6 +13,7 @@ from benchmarks.connector import bare_loop, connector, lmcache_edits
 from benchmarks.documents import documents
 from benchmarks.hybrids import HINTS, AbsentError, document, hybrid, load
 from benchmarks.imports import imports
+from benchmarks.models import models
 from benchmarks.proofs import COUNTS, algebra, proofs
 from benchmarks.table import Row, Section, compared, left_out, render, timed
 from benchmarks.timing import in_turns, over
@@ -57,13 +58,22 @@ def test_proofs_are_timed_at_every_size() -> None:
 @pytest.mark.parametrize("blocks", [8, None])
 def test_the_document_is_one_that_plans(blocks: int | None) -> None:
     made = plan(Registration.from_json(document(30, blocks)).unwrap()).unwrap()
-    assert len(made.placed) == 30
-    assert {one.shape.rule for one in made.placed} == {"mamba-unified-view", "subpaged-attention-view"}
+    assert sum(len(run.layers) for run in made.runs) == 30
+    assert {run.shape.rule for run in made.runs} == {"mamba-unified-view", "subpaged-attention-view"}
 
 
 def test_documents_and_imports_have_rows() -> None:
     assert len(documents(2).rows) == 4
     assert [row.target for row in imports(2).rows] == ["", "", "<= 40 ms"] * 2
+
+
+def test_the_command_and_its_sweep_have_targets() -> None:
+    pytest.importorskip("rich")
+    nothing, tables, as_json, sweep = models(2).rows
+    assert nothing.met is None
+    assert {tables.target, as_json.target} == {"<= 150 ms"}
+    assert sweep.target == "<= 5,000.0 ms"
+    assert all(row.middle for row in (nothing, tables, as_json, sweep))
 
 
 def test_tensor_layouts_rows_compare() -> None:

@@ -61,7 +61,7 @@ def test_views_are_equal_wherever_lmcache_is_right() -> None:
         if theirs is one.live.caches[layer]:
             assert ours is theirs, (one.name, layer)
         elif facts(theirs) != facts(ours):
-            shape = next(placed.shape for placed in one.plan.placed if placed.layer == layer)
+            shape = next(run.shape for run in one.plan.runs if layer in run.layers)
             assert isinstance(shape.spec, AttentionSpec)
             assert (theirs.dim(), ours.dim(), one.live.caches[layer].dim()) == (5, 4, 4)
             assert (theirs.dtype, theirs.storage_offset()) == (ours.dtype, ours.storage_offset())

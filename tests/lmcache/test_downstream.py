@@ -47,11 +47,11 @@ def test_every_group_of_a_live_model(model: str, layout: str, kernel: int | None
     warned_of(made.plan, faults(live, made.plan, made.views))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout not in HINTS])
+REFUSED_BY_NAME = [(model, layout) for model, layout, kernel in ACCEPTED if layout not in HINTS and kernel is None]
+
+
+@pytest.mark.parametrize(("model", "layout"), REFUSED_BY_NAME)
 def test_layouts_that_lmcache_refuses_by_name(model: str, layout: str) -> None:
-    if (model, layout, None) not in ACCEPTED:
-        pytest.skip("vLLM refuses it")
     translate = import_module("lmcache.integration.vllm.utils").translate_vllm_kv_cache_layout
     with pytest.raises(NotImplementedError):
         translate(layout)
@@ -66,5 +66,11 @@ def test_layouts_that_lmcache_refuses_by_name(model: str, layout: str) -> None:
     assert layout in warning.message
 
 
-def test_all_kernel_sizes_are_there() -> None:
+def test_all_layouts_kernel_sizes_and_models_are_there() -> None:
     assert {kernel for _, _, kernel in ACCEPTED} == set(KERNELS)
+    assert {layout for _, layout, _ in ACCEPTED} == set(LAYOUTS)
+    assert (
+        {model for model, _, _ in ACCEPTED}
+        == {model for model, _ in REFUSED_BY_NAME} | {"deepseek-v3.2"}
+        == set(MODELS)
+    )
