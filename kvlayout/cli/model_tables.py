@@ -9,9 +9,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kvlayout.cli.printing import console_of, refusal_parts, rendered, table_of, text_of, warning_parts
-from kvlayout.cli.tables import kind_of, layers_table, padding_of, verdict_of
+from kvlayout.cli.tables import kind_of, layers_table, verdict_of
 from kvlayout.cli.wording import clean, counted, number, ranges
 from kvlayout.offline.flags import as_flags
+from kvlayout.offline.settings import payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from kvlayout.cache.registration import Group
     from kvlayout.cli.checking import Checked
     from kvlayout.offline.answering import Answer
     from kvlayout.offline.capacity import Capacity
     from kvlayout.offline.comparing import Comparison, GroupMatch, Remedy
-    from kvlayout.summaries import GroupPlan
 
 __all__ = ["show_pair", "show_report"]
 
@@ -119,25 +120,29 @@ def _blocks(made: Answer) -> Table:
 
 
 def _pages(made: Answer) -> Table:
+    """Return a row for each kind of page; groups that are alike share it, a group of unlike layers has several."""
     heads = ("#", "group", "layers", "tokens", "page bytes", "payload", "padding")
     table = table_of([(head, head not in ("#", "group")) for head in heads])
-    alike: dict[tuple[str, ...], list[GroupPlan]] = {}
+    alike: dict[tuple[str, ...], list[int]] = {}
     shown: dict[tuple[str, ...], Text] = {}
-    for group in made.plan.groups:
+    for group, registered in zip(made.plan.groups, made.served.registration.groups, strict=True):
         kind = kind_of(group, sum(layer in made.plan.layers for layer in group.layers))
-        facts: tuple[str, ...] = (
-            kind.plain,
-            number(len(group.layers)),
-            number(group.block_tokens),
-            number(group.page_bytes) if group.page_bytes else "-",
-            number(group.payload_bytes) if group.payload_bytes is not None else "-",
-            padding_of(group),
-        )
-        alike.setdefault(facts, []).append(group)
-        shown[facts] = kind
+        for layers, page, kept in _sizes(registered):
+            padding = "-" if kept is None else f"{page - kept:,} ({(page - kept) / page:.1%})" if page > kept else "0"
+            cells = (number(layers), number(group.block_tokens), number(page), number(kept), padding)
+            alike.setdefault((kind.plain, *cells), []).append(group.index)
+            shown[kind.plain, *cells] = kind
     for facts, groups in alike.items():
-        table.add_row(ranges(group.index for group in groups), shown[facts], *facts[1:])
+        table.add_row(ranges(groups), shown[facts], *facts[1:])
     return table
+
+
+def _sizes(group: Group) -> list[tuple[int, int, int | None]]:
+    """Return layers, bytes of a page and bytes of it that carry state, for each kind of page of a group."""
+    pages = [(spec.page_bytes, payload(spec)) for spec in group.specs]
+    if not group.leaves:
+        return [(len(group.layers), *pages[0])]
+    return [(pages.count(one), *one) for one in dict.fromkeys(pages)]
 
 
 # ----------------------------------------------------------------------------------------------------------- capacity

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvlayout.plans import Plan
     from kvlayout.summaries import GroupPlan
 
-__all__ = ["kind_of", "layers_table", "padding_of", "show_check", "show_errors", "show_plan", "verdict_of"]
+__all__ = ["kind_of", "layers_table", "show_check", "show_errors", "show_plan", "verdict_of"]
 
 _WIDE: Final = 140
 
@@ -104,7 +104,7 @@ def _groups(plan: Plan) -> Table:
             number(group.block_tokens),
             number(group.states_per_block),
             number(group.page_bytes) if group.page_bytes else "-",
-            padding_of(group),
+            _padding(group),
         )
     return table
 
@@ -124,7 +124,7 @@ def kind_of(group: GroupPlan, planned: int) -> Text:
     return text
 
 
-def padding_of(group: GroupPlan) -> str:
+def _padding(group: GroupPlan) -> str:
     """Return the padding of a group's pages, and the share that it is."""
     page, payload = group.page_bytes, group.payload_bytes
     if not page or payload is None:

@@ -68,7 +68,7 @@ def answer(model: Model, deployment: Deployment) -> Result[Answer, LayoutErrors]
             made.errors,
             room,
             advise(served.value),
-            cautions(served.value, one_rank, room),
+            cautions(deployment, served.value, one_rank, room),
         )
     )
 

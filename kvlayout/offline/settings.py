@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from kvlayout.cache.spec import Spec
     from kvlayout.offline.capacity import Capacity
+    from kvlayout.offline.deployment import Deployment
     from kvlayout.offline.serving import Served
 
-__all__ = ["Advice", "Caution", "advise", "cautions", "chunk_unit", "largest_page", "padding_share"]
+__all__ = ["Advice", "Caution", "advise", "cautions", "chunk_unit", "largest_page", "padding_share", "payload"]
 
 #: The share of a page above which its padding is worth a word.
 _MUCH: Final = 0.1
@@ -57,7 +58,7 @@ def chunk_unit(served: Served) -> int:
     return lcm(*served.scheduler_blocks)
 
 
-def _payload(spec: Spec) -> int | None:
+def payload(spec: Spec) -> int | None:
     """Return the bytes of a page that carry state; ``None`` for a spec that keeps none of its own."""
     if isinstance(spec, StateSpec):
         return spec.content_bytes
@@ -74,7 +75,7 @@ def padding_share(served: Served) -> float:
     whole = kept = 0
     for group in served.registration.groups:
         for spec in group.specs if group.leaves else group.specs * len(group.layers):
-            found = _payload(spec)
+            found = payload(spec)
             whole += spec.page_bytes
             kept += spec.page_bytes if found is None else found
     return (whole - kept) / whole if whole else 0.0
@@ -82,7 +83,7 @@ def padding_share(served: Served) -> float:
 
 def _spare(spec: Spec) -> float:
     """Return the share of a page that is padding."""
-    kept = _payload(spec)
+    kept = payload(spec)
     return 0.0 if kept is None or not spec.page_bytes else (spec.page_bytes - kept) / spec.page_bytes
 
 
@@ -165,15 +166,16 @@ def _steps(block: int, batch: int, *, asked: bool) -> Advice:
 # ----------------------------------------------------------------------------------------------------------- cautions
 
 
-def cautions(served: Served, alone: Served | None, fits: Capacity | None) -> tuple[Caution, ...]:
+def cautions(asked: Deployment, served: Served, alone: Served | None, fits: Capacity | None) -> tuple[Caution, ...]:
     """Return what to look at twice.
 
     Args:
-        served: the deployment.
+        asked: the deployment as it was asked for.
+        served: the deployment as the engine runs it.
         alone: the same on one tensor-parallel rank, where it is on more.
         fits: its capacity, where it is known.
     """
-    found = [*_padded(served), *_uneven(served), *_chunked(served)]
+    found = [*_changed(asked, served.deployment), *_padded(served), *_uneven(served), *_chunked(served)]
     found += [*_copied(served, alone), *_parallel(served, alone), *_short(fits)]
     drafts = tuple(i for i, group in enumerate(served.registration.groups) if group.draft)
     if drafts:
@@ -190,12 +192,22 @@ def _specs(served: Served) -> Iterator[Spec]:
         yield from group.specs
 
 
+def _changed(asked: Deployment, deployment: Deployment) -> Iterator[Caution]:
+    """Yield what the engine does otherwise than it was told."""
+    for name, told, does in (
+        ("--mamba-cache-mode", asked.mamba_cache_mode, deployment.mamba_cache_mode),
+        ("--layout", asked.layout, deployment.layout),
+    ):
+        if told is not None and told != does:
+            yield Caution("not-as-asked", (), f"{name} {told} was asked for, and the engine takes {does or 'none'}")
+
+
 def _padded(served: Served) -> Iterator[Caution]:
     alike: dict[tuple[int, int], list[int]] = {}
     for index, group in enumerate(served.registration.groups):
         for spec in dict.fromkeys(group.specs):
             if _spare(spec) > _MUCH:
-                alike.setdefault((spec.page_bytes, _payload(spec) or 0), []).append(index)
+                alike.setdefault((spec.page_bytes, payload(spec) or 0), []).append(index)
     for (page, kept), groups in alike.items():
         share = (page - kept) / page
         text = f"{share:.1%} of each page of {page:,} bytes is padding, which a store copies and keeps too"

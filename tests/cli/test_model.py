@@ -119,6 +119,13 @@ def test_every_family_prints_at_every_width(terminal: Terminal, path: Path) -> N
         assert all(line.isprintable() for line in ran.out.splitlines())
 
 
+def test_a_group_of_unlike_layers_has_a_row_for_each_kind_of_page(terminal: Terminal) -> None:
+    path = next(path for path in CONFIGS if path.stem == "deepseekv32")
+    out = terminal("model", path).out
+    assert re.search(r"\n0 +mla attention +3 +64 +8,448 +8,448 +0\n", out)
+    assert re.search(r"\n0 +mla attention +3 +64 +73,728 +73,728 +0\n", out)
+
+
 def test_whisper_is_planned_and_refused_with_its_reason(terminal: Terminal) -> None:
     path = next(path for path in CONFIGS if path.stem == "whisper")
     found = printed(terminal, path, code=2)

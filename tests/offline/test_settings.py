@@ -134,6 +134,15 @@ def test_pages_that_every_rank_holds_are_copies() -> None:
     assert "replicated" not in codes(answered(latent()))
 
 
+def test_what_the_engine_does_otherwise_is_said() -> None:
+    found = answered(hybrid(), mamba_cache_mode="align", prefix_caching=False).cautions[0]
+    assert (found.code, found.text) == (
+        "not-as-asked",
+        "--mamba-cache-mode align was asked for, and the engine takes none",
+    )
+    assert "not-as-asked" not in codes(answered(hybrid(), mamba_cache_mode="align", layout="LBNHC"))
+
+
 def test_memory_that_is_too_small_is_said_with_what_fits() -> None:
     made = answered(dense(), cache_memory=100 << 20)
     assert made.capacity is not None
