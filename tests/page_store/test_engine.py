@@ -9,6 +9,7 @@ import pytest
 from tests.end_to_end.judging import differences
 from tests.end_to_end.running import EngineError
 from tests.page_store import programs
+from tests.page_store.faults import FAULTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def test_no_fault_gives_a_wrong_token(faults: dict[str, Any]) -> None:
     answers = results | {
         f"after {name}": found["afterwards"] for name, found in results.items() if "afterwards" in found
     }
-    assert len(answers) == len(programs.FAULTS) + 3 + 5
+    assert len(answers) == len(FAULTS) + 3 + 5
     assert [name for name, result in answers.items() if not right(faults, result)] == []
 
 
