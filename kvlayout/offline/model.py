@@ -202,6 +202,7 @@ class Model:
         depth: decoder layers, with and without a cache, which pipeline parallelism divides.
         positions: the decoder layer of each of ``layers``; empty where it is the first number of their names.
         state_chunk: tokens that a recurrent kernel takes at once (``chunk_size``), which old engines align blocks to.
+        cache_dtype: element type of attention caches that a quantised checkpoint asks for, in the engine's words.
     """
 
     architecture: str
@@ -214,3 +215,4 @@ class Model:
     depth: int | None = None
     positions: tuple[int, ...] = ()
     state_chunk: int | None = None
+    cache_dtype: str | None = None

@@ -29,6 +29,7 @@ from kvlayout.offline.families.unknown import language_model, refuse_nonsense, r
 from kvlayout.offline.families.wrappers import WRAPPERS, Wrapper, of_kind
 from kvlayout.offline.lengths import longest_request
 from kvlayout.offline.model import AttentionLayer, Model, StateLayer
+from kvlayout.offline.quantized import asked_cache_type
 
 __all__ = ["read_model"]
 
@@ -92,6 +93,7 @@ def _model(root: Config, *, generic: bool) -> Model:
         read.depth,
         read.positions,
         _chunk(config) if states else None,
+        asked_cache_type(root),
     )
 
 

@@ -135,6 +135,12 @@ def test_windows_of_some_layers_only_are_refused_where_the_engine_has_none() -> 
     assert error.path == "max_window_layers"
 
 
+@pytest.mark.parametrize(("name", "ways"), [("gemma3", True), ("gemma4", "all")])
+def test_a_window_that_looks_both_ways_is_half_as_long(name: str, ways: object) -> None:
+    assert windows(config(name, use_bidirectional_attention=ways))[0].window == 129
+    assert windows(config(name, use_bidirectional_attention=None))[0].window == 256
+
+
 def test_gemma4_has_other_heads_where_it_attends_to_everything() -> None:
     sliding, full = windows(config("gemma4", attention_k_eq_v=True))[0], windows(config("gemma4"))[-1]
     shared = windows(config("gemma4", attention_k_eq_v=True))[-1]
@@ -205,6 +211,25 @@ def test_element_type_of_states() -> None:
     assert read(config("qwen3next", mamba_ssm_dtype="float32")).ssm_dtype is None, "the engine does not look there"
     assert read(config("nemotronh")).ssm_dtype == "float32"
     assert read(config("nemotronh", mamba_ssm_cache_dtype="bfloat16")).ssm_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, None),
+        ([], None),
+        ({"quant_method": "fp8"}, None),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
+        ({"quant_method": "modelopt_fp4", "quantization": {"kv_cache_quant_algo": "NVFP4"}}, "nvfp4"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}, "fp8"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": True, "num_bits": 8, "type": "float"}}, None),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "INT3"}, None),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, None),
+    ],
+)
+def test_element_type_of_caches_that_a_checkpoint_asks_for(given: object, expected: str | None) -> None:
+    assert read(config("llama", quantization_config=given)).cache_dtype == expected
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def attention(  # noqa: PLR0913 - in what models of one kind differ, by name
     mixed: bool = True,
     beyond_window: int = 0,
     own_size: bool = True,
+    both_ways: object = None,
     module: str = "self_attn.attn",
 ) -> Layers:
     """Return a layer of attention for each of ``num_hidden_layers``.
@@ -39,16 +40,23 @@ def attention(  # noqa: PLR0913 - in what models of one kind differ, by name
         mixed: the engine can give windows to some layers only.
         beyond_window: tokens that the engine adds to a window.
         own_size: ``head_dim`` holds where it is given.
+        both_ways: the ``use_bidirectional_attention`` with which a window counts tokens on both sides.
         module: what the engine puts after a layer's number.
     """
     count, each = config.layers(), heads(config, own_size=own_size)
     kinds = layer_types(config, count, _KINDS) or pattern(config, count)
-    spans = windows(config, kinds, count, mixed=mixed, beyond_window=beyond_window)
+    spans = windows(config, kinds, count, mixed=mixed, beyond_window=beyond_window, both_ways=both_ways)
     return Layers(tuple(each.layer(f"{prefix}.{i}.{module}", span) for i, span in enumerate(spans)), count)
 
 
-def windows(
-    config: Config, kinds: tuple[str, ...] | None, count: int, *, mixed: bool = True, beyond_window: int = 0
+def windows(  # noqa: PLR0913 - as above
+    config: Config,
+    kinds: tuple[str, ...] | None,
+    count: int,
+    *,
+    mixed: bool = True,
+    beyond_window: int = 0,
+    both_ways: object = None,
 ) -> tuple[int | None, ...]:
     """Return the window of each layer: of all where none has a kind, else of those that slide."""
     size = config.length("sliding_window", least=0) or None if window_in_use(config) else None
@@ -58,6 +66,8 @@ def windows(
         config.fault("max_window_layers", f"0 or {count}: the engine has no windows in some layers only")
     if size is None:
         return (None,) * count
+    if both_ways is not None and config.get("use_bidirectional_attention") == both_ways:
+        size = size // 2 + 1
     return tuple(size + beyond_window if kind == SLIDING else None for kind in kinds)
 
 

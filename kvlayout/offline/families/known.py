@@ -74,6 +74,9 @@ _SPACES: Final = "state spaces and attention"
 _divided: Final[Reading] = partial(attention, own_size=False)
 _all_or_none: Final[Reading] = partial(attention, pattern=beyond, mixed=False, own_size=False)
 _wide: Final[Reading] = partial(attention, pattern=beyond, mixed=False)
+_gemma3: Final[Reading] = partial(
+    attention, pattern=listed((SLIDING, FULL), 6, "sliding_window_pattern"), both_ways=True
+)
 _cohere: Final[Reading] = partial(
     attention, pattern=listed((SLIDING, FULL), 4, "sliding_window_pattern"), beyond_window=1
 )
@@ -131,7 +134,7 @@ KNOWN: Final[Mapping[str, Known]] = {
     "FalconForCausalLM": Known(_FULL, falcon_heads, "falcon", "transformer.h"),
     "GPTNeoXForCausalLM": Known(_FULL, partial(attention, module="attention.attn"), "gpt_neox"),
     "Gemma2ForCausalLM": Known(_SLIDING, _windows(2), "gemma2", halves=True),
-    "Gemma3ForCausalLM": Known(_SLIDING, _windows(6, "sliding_window_pattern"), "gemma3_text", halves=True),
+    "Gemma3ForCausalLM": Known(_SLIDING, _gemma3, "gemma3_text", halves=True),
     "Gemma3nForCausalLM": Known(_SLIDING, sharing_by_distance, "gemma3n_text"),
     "Gemma4ForCausalLM": Known(_SLIDING, sharing_by_kind, "gemma4_text"),
     "GptOssForCausalLM": Known(_SLIDING, alternating, "gpt_oss"),

@@ -38,7 +38,7 @@ def sharing_by_kind(config: Config, prefix: str) -> Layers:
     first = _first_shared(config, count)
     kinds = layer_types(config, count, _KINDS) or every(6, count, FULL, SLIDING)
     kinds = (*kinds[:-1], FULL)
-    spans = windows(config, kinds, count)
+    spans = windows(config, kinds, count, both_ways="all")
     each = {SLIDING: sliding, FULL: _global_heads(config, sliding)}
     made = []
     for i, kind in enumerate(kinds):
