@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["INDEXER", "Choices", "choose"]
 
-#: Kernel blocks of an indexer, and of the latent attention beside it.
+#: Kernel blocks of an indexer, of latent attention and of any other on a GPU.
 INDEXER: Final[Sizes] = (KernelSize(64),)
-_SPARSE: Final[Sizes] = (KernelSize(64, multiple=True),)
 _LATENT: Final[Sizes] = (KernelSize(64),)
 _DENSE: Final[Sizes] = (KernelSize(16, multiple=True),)
-_CPU: Final[Sizes] = (KernelSize(32, multiple=True),)
 #: The CPU's reference backend of latent attention.
 _REFERENCE: Final[Sizes] = (KernelSize(16),)
 
@@ -43,7 +41,8 @@ class Choices(NamedTuple):
         cache_mode: which states are kept.
         sizes: kernel blocks of attention.
         backends: those of all attention layers, in their order.
-        block: tokens a block, before it is aligned with states; ``fixed`` where the backend runs no other.
+        block: tokens a block, before it is aligned with states.
+        reference: latent attention runs on a CPU's reference backend, which takes one block and no prefix caching.
         longest: tokens of the longest request, where it is known.
         layout: the order of axes in memory.
     """
@@ -57,7 +56,7 @@ class Choices(NamedTuple):
     sizes: Sizes
     backends: tuple[Sizes, ...]
     block: int
-    fixed: bool
+    reference: bool
     longest: int | None
     layout: LayoutName
 
@@ -72,7 +71,7 @@ def choose(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> 
     mode, cache = _cache(kinds, deployment, facts)
     sizes = deployment.kernel_block_sizes or _sizes(kinds, deployment, facts)
     backends = tuple(dict.fromkeys(INDEXER if is_indexer(layer) else sizes for layer in kinds.attending))
-    block, fixed = _block(kinds, deployment, sizes, backends, facts)
+    block, reference = _block(kinds, deployment, sizes, backends, facts)
     return Choices(
         dtype,
         dtype if deployment.mamba_cache_dtype == "auto" else deployment.mamba_cache_dtype,
@@ -83,7 +82,7 @@ def choose(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> 
         sizes,
         backends,
         block,
-        fixed and facts.kernel_rounding == "every",
+        reference,
         _longest(model, deployment),
         _layout(kinds, deployment, facts),
     )
@@ -123,23 +122,25 @@ def _sizes(kinds: Kinds, deployment: Deployment, facts: Facts) -> Sizes:
     if deployment.platform == "cpu":
         if kinds.sparse or (kinds.latent and not facts.cpu_latent):
             raise refused("platform", "cuda, for this attention", "cpu", "set --platform cuda")
-        return facts.cpu_latent if kinds.latent else _CPU
+        return facts.cpu_latent if kinds.latent else facts.cpu_sizes
     if kinds.sparse:
-        return _SPARSE
+        return facts.sparse_sizes
     return _LATENT if kinds.latent else _DENSE
 
 
 def _block(
     kinds: Kinds, deployment: Deployment, sizes: Sizes, backends: tuple[Sizes, ...], facts: Facts
 ) -> tuple[int, bool]:
-    """Return the block that is asked for, or the smallest that the backends accept, and whether it is the only one."""
+    """Return the block that is asked for, or the smallest that the backends accept; the CPU's reference takes no other."""
     cpu = deployment.platform == "cpu"
     if cpu and kinds.latent and sizes == _REFERENCE:
         return smallest(_REFERENCE), True  # whatever the user asked for
     if deployment.block_size is not None:
         return deployment.block_size, False
-    if cpu or not backends:
-        return _CPU_BLOCK if cpu else _BLOCK, False
+    if not backends:
+        return _BLOCK, False
+    if cpu:
+        return _CPU_BLOCK, False
     return preferred(backends if facts.default_for == "every" else backends[:1], _BLOCK), False
 
 

@@ -45,7 +45,9 @@ class Facts(NamedTuple):
         cpu_states: the element type of recurrent states on a CPU, where the engine insists on one.
         cpu_half_states: and yet they may have half precision where it is asked for; not Kimi's, and not
             where each layer attends as well.
-        cpu_latent: kernel blocks of latent attention on a CPU; empty where there is none.
+        cpu_sizes: kernel blocks of attention on a CPU.
+        cpu_latent: those of latent attention there; empty where there is none.
+        sparse_sizes: kernel blocks of sparse latent attention.
         cache_types: what ``--kv-cache-dtype`` can say.
     """
 
@@ -72,5 +74,7 @@ class Facts(NamedTuple):
     typed_delta: bool = False
     cpu_states: str | None = "float32"
     cpu_half_states: bool = False
+    cpu_sizes: Sizes = (KernelSize(16, multiple=True),)
     cpu_latent: Sizes = (KernelSize(16),)
+    sparse_sizes: Sizes = (KernelSize(64),)
     cache_types: Mapping[str, CacheType] = MappingProxyType(CACHE_TYPES)

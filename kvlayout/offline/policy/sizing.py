@@ -75,9 +75,10 @@ def _shared(model: Model, kinds: Kinds, choices: Choices, facts: Facts, rank: Ra
     chunk = (model.state_chunk or _CHUNK) if choices.cache_mode == "all" else None
     token = _token_bytes(kinds.attending[0], rank)
     shared = hybrid(choices.block, token, states, choices.backends[0], every=every, least=least, chunk=chunk)
-    if choices.fixed and shared.tokens != choices.block:
+    checks = facts.kernel_rounding == "every"
+    if choices.reference and (choices.cache_mode != "none" or (checks and shared.tokens != choices.block)):
         fix = "set --kernel-block-sizes multiple:32"
-        raise refused("kernel_block_sizes", f"blocks of {shared.tokens} tokens, which hold a state", choices.block, fix)
+        raise refused("kernel_block_sizes", "a backend that takes longer blocks, and prefix caching", "16", fix)
     return rank._replace(
         block=shared.tokens,
         state_block=rank.state_block if choices.cache_mode == "none" else shared.state_tokens,
