@@ -66,7 +66,8 @@ def warn(plan: Plan) -> tuple[PlanWarning, ...]:
         message = (
             f"LMCache's connector raises NotImplementedError for the layout {layout}, before it registers anything"
         )
-        found.append(PlanWarning("lmcache-layout", None, tuple(layer for run in plan.runs for layer in run.layers), message))
+        layers = tuple(layer for run in plan.runs for layer in run.layers)
+        found.append(PlanWarning("lmcache-layout", None, layers, message))
         return _ordered(found)
     hint = layout_hint(registration.layout_hint, layout, registration.engine.platform)
     chunk = lcm(*(tokens_of(group, plan) for group in registration.groups if moves(group)))
