@@ -131,7 +131,7 @@ def _sizes(kinds: Kinds, deployment: Deployment, facts: Facts) -> Sizes:
 def _block(
     kinds: Kinds, deployment: Deployment, sizes: Sizes, backends: tuple[Sizes, ...], facts: Facts
 ) -> tuple[int, bool]:
-    """Return the block that is asked for, or the smallest that the backends accept; the CPU's reference takes no other."""
+    """Return the block that is asked for or that the backends accept, and whether it is the CPU's reference one."""
     cpu = deployment.platform == "cpu"
     if cpu and kinds.latent and sizes == _REFERENCE:
         return smallest(_REFERENCE), True  # whatever the user asked for
