@@ -228,16 +228,20 @@ def merge_mla_tiles(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal
     return coalesce_kernel_pages(layout, kernel_pages).then(beside_rows).then(join_rows)
 
 
-def settle(layout: Layout) -> Layout:
+def settle(layout: Layout, order: Sequence[int] | None = None) -> Layout:
     """Give each axis of size 1 its canonical stride: what lies inside it, counted out.
 
     Engines leave these strides arbitrary, and consumers that read them go wrong.
+
+    Args:
+        layout: any layout.
+        order: positions of its axes, outermost first, as the consumer takes them; by default as they stand.
     """
     if 1 not in layout.shape:
         return layout
     strides = list(layout.strides)
     step = Bytes(layout.dtype.itemsize)
-    for i in reversed(range(len(strides))):
+    for i in reversed(range(len(strides)) if order is None else order):
         if layout.shape[i] == 1:
             strides[i] = step
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlayout.algebra.affine import nonneg
-from kvlayout.algebra.layout import Axis
+from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err
 from kvlayout.algebra.transforms import beside_rows, join_rows
 from kvlayout.algebra.units import raw
@@ -15,12 +15,25 @@ from kvlayout.rules.rule import NoMatch, Outcome, rule
 __all__ = ["subpaged_attention_view", "subpaged_mla_attention_view"]
 
 
-def _joined(cache: CacheLayout) -> Outcome:
+def _joined(cache: CacheLayout, *, heads_first: bool | None = None) -> Outcome:
     """Join kernel pages row by row, so that the axes keep their meaning; proved to read the same bytes in order."""
     ordered = beside_rows(cache.source)
     paged = (ordered.then(planes_first) if cache.apart else ordered).unwrap()  # an order of all axes is never refused
     joined = join_rows(paged)
-    return Err(refused(joined.error)) if isinstance(joined, Err) else prove_view(joined.value, cache, paged)
+    if isinstance(joined, Err):
+        return Err(refused(joined.error))
+    order = None if heads_first is None else _hinted(joined.value, heads_first=heads_first)
+    return prove_view(joined.value, cache, paged, order)
+
+
+def _hinted(view: Layout, *, heads_first: bool) -> list[int]:
+    """Order axes as the hint names them: LMCache tells heads from tokens by strides, even where there is one head."""
+    order = list(range(len(view.axes)))
+    if Axis.HEAD in view.axes:
+        head = view.axes.index(Axis.HEAD)
+        order.remove(head)
+        order.insert(1 if heads_first else -1, head)
+    return order
 
 
 @rule(AttentionSpec, name="subpaged-attention-view")
@@ -53,4 +66,4 @@ def subpaged_mla_attention_view(spec: LatentSpec, cache: CacheLayout, goal: Pres
     """Join the kernel pages of latent rows: ``[N*12, 64, 576]`` becomes ``[N, 768, 576]``, at the same rank."""
     if cache.untouched or cache.kernel_pages == 1 or spec.heads != 1:
         return NoMatch()
-    return bytes_page(cache) if goal.form == "bytes" else _joined(cache)
+    return bytes_page(cache) if goal.form == "bytes" else _joined(cache, heads_first=goal.heads_first)

@@ -24,6 +24,8 @@ from kvlayout.algebra.units import raw
 from kvlayout.errors import Code, LayoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvlayout.cache.paging import CacheLayout
 
 __all__ = [
@@ -106,9 +108,14 @@ def verdict_on(view: Layout, cache: CacheLayout, source: Layout | None = None) -
     return prove(view, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
 
 
-def prove_view(view: Layout, cache: CacheLayout, source: Layout | None = None) -> Result[Proved, LayoutError]:
-    """Prove a view of a layer's pages; with a source, also that it reads the same bytes in the same order."""
-    settled = settle(view)
+def prove_view(
+    view: Layout, cache: CacheLayout, source: Layout | None = None, order: Sequence[int] | None = None
+) -> Result[Proved, LayoutError]:
+    """Prove a view of a layer's pages; with a source, also that it reads the same bytes in the same order.
+
+    The order of axes, outermost first, is the one that axes of size 1 get their strides by: as they stand, by default.
+    """
+    settled = settle(view, order)
     verdict = verdict_on(settled, cache, source)
     if not isinstance(verdict, Proved):
         return Err(refused(verdict))
