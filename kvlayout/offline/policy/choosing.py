@@ -1,4 +1,13 @@
-"""What the engine chooses where a deployment leaves it open: element types, cache mode, kernel blocks, layout."""
+"""What the engine chooses where a deployment leaves it open: element types, cache mode, kernel blocks, layout.
+
+>>> from kvlayout.offline.deployment import Deployment
+>>> from kvlayout.offline.model import LatentLayer, Model
+>>> from kvlayout.offline.policy.versions import policy_of
+>>> made = Model("", "", "bfloat16", (LatentLayer("model.layers.0.self_attn.attn", 512, 64),))
+>>> chosen = choose(made, Kinds.of(made), Deployment(), policy_of("vllm-0.32").facts)
+>>> chosen.block, chosen.sizes, chosen.layout
+(64, (KernelSize(tokens=64, multiple=False),), 'LBNHC')
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 The i-th layers of all groups lie in one tensor, since a block id belongs to one group at a time; where one group holds
 all layers, each has a tensor of its own.
+
+>>> full = LayerSpec("full", 16, 2, 256, 64, 64, "bfloat16")
+>>> bunches = [Bunch(("a", "b"), full, {}), Bunch(("c",), full._replace(kind="sliding", window=64), {})]
+>>> list(_shares(bunches))
+[(('a', 'c'), 8192), (('b',), 8192)]
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""What an engine's policy is asked, and what it answers with."""
+"""What an engine's policy is asked, and what it answers with.
+
+>>> from kvlayout.offline.deployment import KernelSize
+>>> from kvlayout.offline.policy.facts import Facts
+>>> from kvlayout.offline.policy.values import Bunch, LayerSpec
+>>> request = Request(Facts(minor=32), "cuda", "LBHNC", sizes=(KernelSize(32),), indexer=(KernelSize(64),))
+>>> request.hint, kernel_block(Bunch(("a",), LayerSpec("full", 544, 2, 1024), {}), request)
+('HND', 32)
+"""
 
 from __future__ import annotations
 

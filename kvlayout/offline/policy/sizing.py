@@ -1,4 +1,23 @@
-"""What each layer keeps on one rank, and the block that attention and states share."""
+"""What each layer keeps on one rank, and the block that attention and states share.
+
+>>> from kvlayout.offline.deployment import Deployment
+>>> from kvlayout.offline.model import GatedDelta, Model
+>>> from kvlayout.offline.policy.choosing import choose
+>>> from kvlayout.offline.policy.kinds import Kinds
+>>> from kvlayout.offline.policy.versions import policy_of
+>>> delta = StateLayer("model.layers.0.linear_attn", "GDN_ATTN", GatedDelta(16, 16, 128, 128, 4))
+>>> made = Model(
+...     "",
+...     "",
+...     "bfloat16",
+...     (delta, AttentionLayer("model.layers.1.self_attn.attn", 8, 2, 256, 256)),
+...     ssm_dtype="float32",
+... )
+>>> kinds, facts, asked = Kinds.of(made), policy_of("vllm-0.32").facts, Deployment(tp=2)
+>>> rank = rank_of(made, kinds, choose(made, kinds, asked, facts), asked, facts)
+>>> rank.block, [spec.page for spec in layer_specs(made, kinds, rank, frozenset()).values()]
+(544, [557056, 557056])
+"""
 
 from __future__ import annotations
 
@@ -7,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import evolve
 
 from kvlayout.algebra.dtype import DTYPES
+from kvlayout.cache.fields import LIMIT
 from kvlayout.offline.model import AttentionLayer, CrossLayer, LatentLayer, StateLayer
 from kvlayout.offline.policy.choosing import INDEXER
 from kvlayout.offline.policy.hybrids import hybrid
@@ -104,6 +124,9 @@ def layer_specs(model: Model, kinds: Kinds, rank: Rank, alone: frozenset[str]) -
         kinds: its layers by kind.
         rank: what decides their specs.
         alone: layers that have no attention beside them, on a pipeline stage of their own, and share no block.
+
+    Raises:
+        RefusedError: a page is larger than any number of an engine.
     """
     made: dict[object, LayerSpec] = {}
     specs: dict[str, LayerSpec] = {}
@@ -118,6 +141,8 @@ def layer_specs(model: Model, kinds: Kinds, rank: Rank, alone: frozenset[str]) -
             if apart:
                 block = rank.state_block if rank.cache_mode == "none" else rank.first_block
                 spec = made[key] = spec._replace(block=block, padded=None)
+            if spec.page >= LIMIT:
+                raise refused("block_size", "a page below 2**63 bytes", f"{spec.page} bytes of {layer.name}")
         specs[layer.name] = spec
     return specs
 

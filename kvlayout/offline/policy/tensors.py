@@ -1,4 +1,13 @@
-"""The tensors of a layer before vLLM 0.29: planes or rows of keys and values, latent rows, states."""
+"""The tensors of a layer before vLLM 0.29: planes or rows of keys and values, latent rows, states.
+
+>>> from kvlayout.offline.policy.pools import Spot
+>>> from kvlayout.offline.policy.values import LayerSpec
+>>> spot = Spot(LayerSpec("full", 128, 2, 256, 64, 64, "bfloat16"), kernel=32, storage=0, nbytes=65536 * BLOCK_COUNT)
+>>> [planes(spot, hint).strides for hint in ("NHD", "HND")]
+[(8192, 4096, 128, 64, 1), (8192, 4096, 64, 2048, 1)]
+>>> fused(spot, "NHD").strides, fused(spot, "HND").strides
+((8192, 128, 256, 1), (8192, 4096, 128, 1))
+"""
 
 from __future__ import annotations
 
@@ -9,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kvlayout.algebra.affine import BLOCK_COUNT
 from kvlayout.algebra.dtype import DTYPES
-from kvlayout.cache.registration import Entry, RegisteredTensor
+from kvlayout.cache.registration import RegisteredTensor
 from kvlayout.errors import Code
 from kvlayout.offline.policy.values import refused
 
@@ -38,7 +47,7 @@ def _attention(spot: Spot, shape: tuple[int, ...], order: tuple[int, ...]) -> Re
     return RegisteredTensor((BLOCK_COUNT * parts, *shape), strides, 0, spec.dtype, spot.storage, spot.nbytes)
 
 
-def planes(spot: Spot, hint: str) -> Entry:
+def planes(spot: Spot, hint: str) -> RegisteredTensor:
     """Return keys in one plane of a block and values in another: axes (block, plane, token, head, channel).
 
     Raises:
@@ -54,19 +63,19 @@ def planes(spot: Spot, hint: str) -> Entry:
     return _attention(spot, shape, (0, 1, 2, 3) if hint == "NHD" else (0, 2, 1, 3))
 
 
-def fused(spot: Spot, hint: str) -> Entry:
+def fused(spot: Spot, hint: str) -> RegisteredTensor:
     """Return keys and values side by side: axes (block, head, token, channel)."""
     shape = (spot.spec.heads, spot.kernel, spot.spec.content // DTYPES[spot.spec.dtype].itemsize)
     return _attention(spot, shape, (0, 1, 2) if hint == "HND" else (1, 0, 2))
 
 
-def latent(spot: Spot) -> Entry:
+def latent(spot: Spot) -> RegisteredTensor:
     """Return latent rows: axes (block, token, channel)."""
     shape = (spot.kernel, spot.spec.content // DTYPES[spot.spec.dtype].itemsize)
     return _attention(spot, shape, (0, 1))
 
 
-def state_parts(spot: Spot) -> Entry:
+def state_parts(spot: Spot) -> tuple[RegisteredTensor, ...]:
     """Return each state of a layer in an element type of its own, one behind the other in a page.
 
     Raises:
@@ -86,7 +95,7 @@ def state_parts(spot: Spot) -> Entry:
     return tuple(parts)
 
 
-def state_row(spot: Spot) -> Entry:
+def state_row(spot: Spot) -> RegisteredTensor:
     """Return all states of a layer, and the padding behind them, as one row of bytes."""
     page = spot.spec.page
     return RegisteredTensor((BLOCK_COUNT, 1, 1, page), (page, page, page, 1), 0, "int8", spot.storage, spot.nbytes)
