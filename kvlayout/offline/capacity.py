@@ -144,7 +144,8 @@ def batched(deployment: Deployment) -> int:
 def in_flight(deployment: Deployment) -> int:
     """Return the tokens that can be scheduled and not yet settled: one batch for each step that runs at once.
 
-    From vLLM 0.29 on, the next step is scheduled while one runs, and with pipeline ranks while each of them does.
+    From vLLM 0.29 on, the next step is scheduled while one runs, and with pipeline ranks while each of them does; on a
+    CPU steps don't overlap, but for those of pipeline ranks.
 
     >>> from kvlayout.offline.deployment import Deployment
     >>> in_flight(Deployment(max_batched_tokens=8192)), in_flight(Deployment("vllm-0.25", max_batched_tokens=8192))
@@ -153,8 +154,7 @@ def in_flight(deployment: Deployment) -> int:
     batch, pp = batched(deployment), deployment.pp
     if _version(deployment.engine) < _OVERLAPS:
         return batch
-    pipelined_on_cpu = deployment.platform == "cpu" and pp > 1  # its runner does not overlap pipelined steps
-    return batch * (pp if pipelined_on_cpu else pp + 1)
+    return batch * (pp if deployment.platform == "cpu" else pp + 1)
 
 
 def _version(engine: str) -> tuple[int, int]:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 from kvlayout.cache.reading import read_spec
 from kvlayout.cache.registration import Group
 from kvlayout.cache.spec import Spec
-from kvlayout.offline.capacity import Capacity, Growth, capacity, group_growth, growth, in_flight
+from kvlayout.offline.capacity import Capacity, Growth, batched, capacity, group_growth, growth, in_flight
 from kvlayout.offline.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -86,7 +90,7 @@ def test_a_group_holds_what_its_most_demanding_layer_does() -> None:
         ("vllm-0.28", "cpu", 1, 1),
         ("vllm-0.29", "cuda", 1, 2),
         ("vllm-0.32", "cuda", 4, 5),
-        ("vllm-0.32", "cpu", 1, 2),
+        ("vllm-0.32", "cpu", 1, 1),
         ("vllm-0.32", "cpu", 4, 4),
     ],
 )
@@ -224,6 +228,34 @@ def test_tokens_and_requests_are_those_that_vllm_reports(
     assert (found.fits[-1].tokens_in_all, found.fits[-1].requests) == (tokens, requests)
     assert found.fits[-1].bytes == vllm._max_memory_usage_bytes_from_groups(config, theirs)
     assert found.longest == vllm._estimate_max_model_len_from_groups(config, theirs, memory - a_block)
+
+
+CONFIGURED = """
+import json, sys
+import cpu_build
+cpu_build.install()
+from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+for stages in (1, 2):
+    arguments = EngineArgs(sys.argv[1], skip_tokenizer_init=True, load_format="dummy", pipeline_parallel_size=stages,
+                           distributed_executor_backend="mp" if stages > 1 else None)
+    made = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    print(json.dumps([stages, made.scheduler_config.max_num_batched_tokens, made.max_in_flight_tokens]))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_steps_of_a_server_are_those_of_vllm(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((Path(__file__).parent / "configs" / "gemma3.json").read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-c", CONFIGURED, str(tmp_path)], capture_output=True, text=True, check=True, timeout=300
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert [stages for stages, _, _ in found] == [1, 2]
+    for stages, batch, flying in found:
+        deployment = Deployment(platform="cpu", pp=stages)
+        assert (batched(deployment), in_flight(deployment)) == (batch, flying)
 
 
 @pytest.mark.engine
