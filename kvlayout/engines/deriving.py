@@ -12,13 +12,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeAlias
 from unittest.mock import patch
 
+from kvlayout.engines.pretending import NoStream, alone, declared_by, inspection_in_process, mend, silent
 from kvlayout.engines.specs import spec_document
 from kvlayout.engines.vllm import dump
 
@@ -67,6 +68,8 @@ def main() -> None:
         os.environ.setdefault(name, value)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    for package in ("torchvision", "torchaudio", "torchcodec"):
+        mend(package)
     for line in sys.stdin:
         _answer(json.loads(line), answers)
 
@@ -88,7 +91,7 @@ def _derived(config: str, deployment: _Deployment, *, layers: bool) -> str:
             stack.enter_context(patch.object(import_module("torch").cpu, "_is_amx_tile_supported", lambda: amx))
         Path(folder, "config.json").write_text(config, encoding="utf-8")
         Path(folder, "generation_config.json").write_text("{}", encoding="utf-8")
-        stack.enter_context(_inspection_in_process())
+        stack.enter_context(inspection_in_process())
         if deployment["layout"]:
             stack.enter_context(patch.dict(os.environ, VLLM_KV_CACHE_LAYOUT=deployment["layout"]))
         stages = [_stage(folder, deployment, rank, stack) for rank in range(deployment["pp"])]
@@ -112,7 +115,7 @@ def _stage(folder: str, deployment: _Deployment, rank: int, stack: ExitStack) ->
         layers = import_module("vllm.config").get_layers_from_vllm_config(config, base)
         backends = {name: layer.get_attn_backend() for name, layer in layers.items()}
         for backend in set(backends.values()):
-            _pretend(backend, deployment, stack)
+            declared_by(backend, deployment, stack)
         import_module("vllm.platforms").current_platform.update_block_size_for_backend(config)
         return _stage_of(config, layers, backends)
 
@@ -156,15 +159,9 @@ def _build(config: _Live, stage: int) -> None:
     torch = import_module("torch")
     _groups(config.parallel_config, stage)
     dtype = import_module("vllm.utils.torch_utils").set_default_torch_dtype(config.model_config.dtype)
-    streams = patch.object(torch.cuda, "Stream", _NoStream)
+    streams = patch.object(torch.cuda, "Stream", NoStream)
     with dtype, streams, torch.device("meta"):
         import_module("vllm.model_executor.model_loader.utils").initialize_model(vllm_config=config)
-
-
-class _NoStream:
-    """Stands for a stream of a GPU, which some models ask for where there is none."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
 
 
 def _groups(parallel: _Live, stage: int) -> None:
@@ -179,58 +176,14 @@ def _groups(parallel: _Live, stage: int) -> None:
     torch.init_process_group("fake", store=store, rank=stage * tp, world_size=tp * pp)
     made = state.init_model_parallel_group
     with (
-        patch.object(torch, "new_group", _alone(torch.new_group)),
-        patch.object(state, "init_model_parallel_group", _silent(made)),
+        patch.object(torch, "new_group", alone(torch.new_group)),
+        patch.object(state, "init_model_parallel_group", silent(made)),
         patch.object(state, "in_the_same_node_as", lambda group, *_, **__: [True] * group.size()),
     ):
         state.init_distributed_environment(tp * pp, stage * tp, "fake://", 0, "fake")
         state.initialize_model_parallel(
             tp, pp, decode_context_model_parallel_size=parallel.decode_context_parallel_size, backend="fake"
         )
-
-
-def _alone(new_group: Callable[..., object]) -> Callable[..., object]:
-    """Return a maker of groups that wait for nobody, whatever backend is asked for."""
-
-    def made(ranks: object = None, *_: object, **__: object) -> object:
-        return new_group(ranks, backend="fake")
-
-    return made
-
-
-def _silent(made: Callable[..., object]) -> Callable[..., object]:
-    """Return a maker of vLLM's groups that open no channel."""
-
-    def make(ranks: object, local: object, backend: object, *_: object, **named: object) -> object:
-        quiet = {"use_message_queue_broadcaster": False, "use_device_communicator": False}
-        return made(ranks, local, backend, group_name=named.get("group_name"), **quiet)
-
-    return make
-
-
-@contextmanager
-def _inspection_in_process() -> Iterator[None]:
-    """Let vLLM look at a model's class here: a process for each would take ten seconds."""
-    registry = import_module("vllm.model_executor.models.registry")
-
-    def inspected(self: _Live) -> object:
-        return registry._ModelInfo.from_model_cls(self.load_model_cls())  # noqa: SLF001 - there is no public name
-
-    with patch.object(registry._LazyRegisteredModel, "inspect_model_cls", inspected):  # noqa: SLF001
-        yield
-
-
-def _pretend(backend: _Live, deployment: _Deployment, stack: ExitStack) -> None:
-    """Let a backend declare what the deployment says that it has: kernel block sizes, and every layout."""
-    if deployment["kernel_block_sizes"] and not backend.is_ssm():
-        multiple = import_module("vllm.v1.attention.backend").MultipleOf
-        sizes = [multiple(tokens) if any_of else tokens for tokens, any_of in deployment["kernel_block_sizes"]]
-        declared = staticmethod(lambda *_, **__: sizes)
-        stack.enter_context(patch.object(backend, "get_supported_kernel_block_sizes", declared))
-    if deployment["layout"]:
-        layouts = tuple(import_module("vllm.v1.kv_cache_layout").KVCacheLayout)
-        every = classmethod(lambda _: layouts)
-        stack.enter_context(patch.object(backend, "supported_kv_cache_layouts", every))
 
 
 def _alone_layers(stage: _Stage) -> str:
