@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvlayout.offline.policy.kernels import Sizes
     from kvlayout.offline.policy.values import LayerSpec
 
-__all__ = ["REFUSALS", "Asked", "made"]
+__all__ = ["REFUSALS", "Asked", "hashed", "made"]
 
 #: What vLLM raises where a cache can't be made; not all of it is meant to be seen.
 REFUSALS = (AssertionError, NotImplementedError, RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError)
@@ -140,6 +140,23 @@ def made(asked: Asked, stage: int) -> Registration:
     hint = HINTS.get(asked.layout)
     hints = {"kv_layout": hint} if hint else {}
     return registration(configs[stage], allocated[stage], hints, engine_version="0.32.0", platform="cuda").unwrap()
+
+
+def hashed(asked: Asked, dcp: int) -> tuple[int, int]:
+    """Return the tokens that vLLM schedules by and those of a hash, beside a store, for layers of one stage.
+
+    Raises:
+        Exception: one of ``REFUSALS``, where vLLM can't make such a cache.
+    """
+    core = import_module("vllm.v1.core.kv_cache_utils")
+    config = configuration(asked)
+    config.kv_transfer_config = SimpleNamespace()
+    config.parallel_config.decode_context_parallel_size = dcp
+    config.cache_config.kv_cache_layout = asked.layout
+    groups = core.get_kv_cache_groups(config, {n: engine_spec(s) for n, s in asked.stages[0].items()})
+    config.cache_config.block_size = min(each.kv_cache_spec.block_size for each in groups)
+    found: tuple[int, int] = core.resolve_kv_cache_block_sizes(SimpleNamespace(kv_cache_groups=groups), config)
+    return found
 
 
 def attention_groups(config: Any, asked: Asked, worker: Any) -> list[list[Any]]:

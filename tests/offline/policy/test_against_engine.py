@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from random import Random
 from typing import TYPE_CHECKING, get_args
 
@@ -11,6 +12,7 @@ from kvlayout.cache.registration import Registration
 from kvlayout.cache.spec import StateField
 from kvlayout.offline.deployment import KernelSize, LayoutName
 from kvlayout.offline.policy.grouping import grouped
+from kvlayout.offline.policy.hashing import hash_block, spans
 from kvlayout.offline.policy.layers import state_bytes
 from kvlayout.offline.policy.registering import group
 from kvlayout.offline.policy.request import Request
@@ -18,7 +20,7 @@ from kvlayout.offline.policy.stages import on_stage
 from kvlayout.offline.policy.v0_29 import arrange
 from kvlayout.offline.policy.values import LayerSpec, RefusedError
 from kvlayout.offline.policy.versions import policy_of
-from tests.offline.policy.engine import REFUSALS, Asked, made
+from tests.offline.policy.engine import REFUSALS, Asked, hashed, made
 
 if TYPE_CHECKING:
     from kvlayout.offline.policy.kernels import Sizes
@@ -99,9 +101,13 @@ def draw(seed: int) -> Asked:
     return Asked(stages, random.choice(LAYOUTS), sizes, INDEXER, random.choice([1, 2, 7, 1000]), hybrid)
 
 
-def worked_out(asked: Asked, stage: int) -> Registration:
+def request_of(asked: Asked) -> Request:
     layout: LayoutName = next(name for name in LAYOUTS if name == asked.layout)
-    request = Request(FACTS, "cuda", layout, asked.sizes, asked.indexer, hybrid=asked.hybrid)
+    return Request(FACTS, "cuda", layout, asked.sizes, asked.indexer, hybrid=asked.hybrid)
+
+
+def worked_out(asked: Asked, stage: int) -> Registration:
+    request = request_of(asked)
     every = {name: spec for layers in asked.stages for name, spec in layers.items()}
     home = {name: index for index, layers in enumerate(asked.stages) for name in layers}
     bunches = grouped(every, request)
@@ -136,6 +142,22 @@ def compare(seed: int) -> str:
     assert list(bound.caches.items()) == list(theirs.caches.items()), seed
     assert (bound.kv_cache_layout, bound.layout_hint) == (theirs.kv_cache_layout, theirs.layout_hint), seed
     return "equal"
+
+
+def test_hashes_are_as_long_as_vllm_makes_them() -> None:
+    compared = 0
+    for seed in range(300):
+        asked, dcp = draw(seed), 1 + seed % 2
+        if len(asked.stages) > 1:
+            continue
+        try:
+            bunches = grouped(asked.stages[0], request_of(asked))
+        except RefusedError:
+            continue
+        tokens = spans(bunches, dcp)
+        assert (lcm(*tokens), hash_block(bunches, tokens, by_mode=True)) == hashed(asked, dcp), seed
+        compared += 1
+    assert compared > 100
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))
