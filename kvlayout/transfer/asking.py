@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import gcd
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from kvlayout.algebra.affine import Size
@@ -24,7 +25,7 @@ class Asked(NamedTuple):
     """A request of blocks that exist.
 
     Attributes:
-        blocks: the view with blocks first, its elements as integers of the same width.
+        blocks: the view with blocks first, its bytes as integers.
         ids: the block ids.
         nbytes: bytes of all of them.
         name: the layer's name, where it is known.
@@ -44,7 +45,7 @@ def asked(view: Tensor, block_ids: Sequence[int], layer: LayerPlan | None, null_
     """
     name = None if layer is None else layer.layer
     axis = _first_axis(view) if layer is None else _planned_axis(view, layer)
-    blocks = _as_integers(view, name).movedim(axis, 0)
+    blocks = _as_integers(view, axis, name).movedim(axis, 0)
     ids = list(block_ids)
     _check_ids(ids, blocks.shape[0], null_block, name)
     each = blocks.shape[1:].numel() * blocks.element_size()
@@ -106,15 +107,18 @@ def _facts(shape: Iterable[Size], strides: Iterable[Size], offset: Size, item: i
     return f"[{sized}] bytes from byte {offset}, elements of {item}"
 
 
-def _as_integers(view: Tensor, name: str | None) -> Tensor:
-    """Return a tensor over the same elements as integers: there are gathers and scatters of these on every device."""
+def _as_integers(view: Tensor, axis: int, name: str | None) -> Tensor:
+    """Return a tensor over the same bytes as integers, which every device gathers and scatters: few and wide ones."""
     import torch
 
-    wide = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    integer = wide.get(view.element_size())
-    if integer is None:
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    item = view.element_size()
+    if item not in integers:
         _refuse(Code.UNKNOWN_DTYPE, "elements of 1, 2, 4 or 8 bytes", f"{view.dtype}", name)
-    return view.detach().view(integer)
+    if axis == view.dim() - 1 or view.stride(-1) != 1:
+        return view.detach().view(integers[item])
+    steps = (view.shape[-1], int(view.storage_offset()), *view.stride()[:-1])
+    return view.detach().view(integers[gcd(max(integers), view.data_ptr(), *(step * item for step in steps))])
 
 
 def _check_ids(ids: Sequence[int], blocks: int, null_block: int | None, name: str | None) -> None:

@@ -57,7 +57,7 @@ def store(
         import torch
 
         index = torch.tensor(request.ids, device=view.device)
-        host = _shaped(pages, request)
+        host = _shaped(torch.frombuffer(pages, dtype=torch.uint8), request)
         if view.device.type == "cpu":
             torch.index_select(request.blocks, 0, index, out=host)
         else:
@@ -97,15 +97,12 @@ def retrieve(
     if pages:
         import torch
 
-        index = torch.tensor(request.ids, device=view.device)
-        request.blocks.index_copy_(0, index, _shaped(pages, request).to(view.device))
+        index, flat = torch.tensor(request.ids, device=view.device), torch.frombuffer(pages, dtype=torch.uint8)
+        if flat.data_ptr() % request.blocks.element_size():  # a slice may begin where a wide integer can't
+            flat = flat.clone()
+        request.blocks.index_copy_(0, index, _shaped(flat, request).to(view.device))
 
 
-def _shaped(pages: bytearray | memoryview, request: Asked) -> Tensor:
-    """Return a tensor of the requested blocks over a buffer; over a copy of it where it starts off the element size."""
-    import torch
-
-    flat = torch.frombuffer(pages, dtype=torch.uint8)
-    if flat.data_ptr() % request.blocks.element_size():
-        flat = flat.clone()
+def _shaped(flat: Tensor, request: Asked) -> Tensor:
+    """Return a tensor of the requested blocks over as many bytes."""
     return flat.view(request.blocks.dtype).view(len(request.ids), *request.blocks.shape[1:])

@@ -252,3 +252,10 @@ def test_a_refusal_says_which_ids_and_what_to_do() -> None:
     assert "blocks 0 to 3" in text
     assert "blocks 4, 5, 6, 7 and 1 more" in text
     assert "to do" in text
+
+
+def test_a_block_of_one_element_is_no_part_of_a_wider_integer() -> None:
+    tensor = torch.arange(16, dtype=torch.uint8)
+    assert store(tensor, [9, 3]) == bytes([9, 3])
+    retrieve(tensor, [0], b"\xff")
+    assert tensor.tolist() == [255, *range(1, 16)]
