@@ -110,17 +110,18 @@ def warning_json(warning: PlanWarning) -> dict[str, Json]:
 
 
 def plan_json(plan: Plan | None, errors: Iterable[LayoutError] = ()) -> dict[str, Json]:
-    """Return what ``--json`` prints: the layers that planned, all groups, all errors, and the warnings.
+    """Return what ``--json`` prints: the layers that planned, all groups, all errors; and warnings, where there are any.
 
     A refusal hands nothing on, so there is nothing to warn of.
     """
     refused: list[Json] = [error_json(error) for error in errors]
-    return {
+    warnings: list[Json] = [] if plan is None or refused else [warning_json(warning) for warning in plan.warnings]
+    made: dict[str, Json] = {
         "layers": {} if plan is None else {name: layer_json(layer) for name, layer in plan.layers.items()},
         "groups": [] if plan is None else [group_json(group) for group in plan.groups],
         "errors": refused,
-        "warnings": [] if plan is None or refused else [warning_json(warning) for warning in plan.warnings],
     }
+    return made | {"warnings": warnings} if warnings else made
 
 
 def write_plan(plan: Plan) -> str:
@@ -128,7 +129,8 @@ def write_plan(plan: Plan) -> str:
     registration = json.loads(write_registration(plan.registration))
     document = {"format": _FORMAT, "version": _VERSION, "presentation": plan.form, "registration": registration}
     results = plan_json(plan)
-    return json.dumps(document | {key: results[key] for key in ("layers", "groups", "warnings")}, indent=1)
+    del results["errors"]
+    return json.dumps(document | results, indent=1)
 
 
 def read_plan(text: str | bytes) -> Result[Plan, LayoutErrors]:

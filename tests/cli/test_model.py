@@ -87,7 +87,7 @@ def test_the_plan_is_that_of_the_registration(terminal: Terminal) -> None:
     for key in ("layers", "groups", "errors"):
         assert found[key] == wanted[key]
     assert found["layers"]["model.layers.3.self_attn.attn"]["shape"] == ["1n", 544, 1, 1024]
-    assert [one for one in found["warnings"] if one["code"].startswith("lmcache")] == wanted["warnings"]
+    assert [one for one in found["warnings"] if one["code"].startswith("lmcache")] == wanted.get("warnings", [])
 
 
 def test_the_keys_of_a_plan_come_first(terminal: Terminal) -> None:
