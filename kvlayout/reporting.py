@@ -110,7 +110,7 @@ def warning_json(warning: PlanWarning) -> dict[str, Json]:
 
 
 def plan_json(plan: Plan | None, errors: Iterable[LayoutError] = ()) -> dict[str, Json]:
-    """Return what ``--json`` prints: the layers that planned, all groups, all errors; and warnings, where there are any.
+    """Return what ``--json`` prints: the layers that planned, all groups, all errors; warnings where there are any.
 
     A refusal hands nothing on, so there is nothing to warn of.
     """
