@@ -1,11 +1,13 @@
-"""Documents in, plans out: reading that is bounded, writing that is whole or not at all."""
+"""Documents in, plans out: reading that is bounded, writing that is whole or not at all.
+
+Files are opened by name where a command reads its input: importing pathlib takes 3 ms.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from kvlayout.algebra.result import Err, Ok, Result
@@ -93,7 +95,7 @@ def _read(name: str, limit: int) -> bytes | _Unread:
                 return _Unread(expected, "no standard input")
             text = stream.buffer.read(limit + 1)
         else:
-            with Path(name).open("rb") as file:
+            with open(name, "rb") as file:  # noqa: PTH123
                 text = file.read(limit + 1)
     except OSError as error:
         return _Unread(expected, error.strerror or type(error).__name__)
@@ -114,6 +116,8 @@ def write_whole(name: str, text: str) -> None:
     Raises:
         OSError: it could not be written; the old content is still there.
     """
+    from pathlib import Path
+
     target = Path(os.path.realpath(name))
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
         target.write_text(text, encoding="utf-8")
