@@ -31,12 +31,12 @@ class Policy(NamedTuple):
 
 
 def policy_of(engine: str) -> Policy:
-    """Return the policy of an engine, named as ``vllm-0.32`` or ``vllm-0.32.0``.
+    """Return the policy of an engine, named as ``vllm-0.32``, ``vllm-0.32.0`` or ``vllm-0.32.0+cpu``.
 
     Raises:
         RefusedError: nothing is known of it.
     """
-    found = re.fullmatch(r"vllm-(0\.(\d{1,4})(?:\.\w{1,20})?)", engine, re.ASCII)
+    found = re.fullmatch(r"vllm-(0\.(\d{1,4})(?:[.+]\w{1,40}){0,6})", engine, re.ASCII)
     for module in (v0_29, v0_26, v0_25):
         for facts in module.FACTS:
             if found is not None and facts.minor == int(found[2]):

@@ -254,3 +254,4 @@ def sizes(random: Random) -> Sizes:
 def test_a_policy_is_found_by_the_first_two_numbers_of_a_version() -> None:
     assert [policy_of(f"vllm-0.{minor}.1").facts.minor for minor in range(25, 34)] == list(range(25, 34))
     assert policy_of("vllm-0.32.0").version == "0.32.0"
+    assert policy_of("vllm-0.32.1.dev3+g1a2b.cpu").facts.minor == 32
