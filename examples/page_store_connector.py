@@ -46,7 +46,7 @@ from kvlayout import plan_then_apply
 from kvlayout.transfer import retrieve, store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -149,18 +149,18 @@ class PageStoreConnector(KVConnectorBase_V1, SupportsHMA):
         """Store what this step completed. Where that fails, the engine goes on without."""
         jobs = self._work().stores
         try:
-            for index, group in self._served.items():
-                self._store(group, [block for job in jobs for block in job.blocks[index]])
+            stored = [self._store(group, jobs) for group in self._served.values()]
+            self._stores_fail &= not any(stored)
         except OSError as error:
             if not self._stores_fail:
                 logger.warning("page store: nothing is stored until this is over: %s", error)
             self._stores_fail = True
 
-    def _store(self, group: Group, blocks: Iterable[tuple[bytes, int]]) -> None:
-        named = {group.name(key): block for key, block in blocks}
+    def _store(self, group: Group, jobs: Sequence[Job]) -> bool:
+        named = {group.name(key): block for job in jobs for key, block in job.blocks[group.index]}
         absent = {name: block for name, block in named.items() if not self.files.path(name).exists()}
         if not absent:
-            return
+            return False
         ids = self._block_ids(list(absent.values()))
         layers: list[tuple[memoryview, int]] = []
         for layer, size in self._sizes(group.index):
@@ -168,7 +168,7 @@ class PageStoreConnector(KVConnectorBase_V1, SupportsHMA):
             layers.append((memoryview(data), size))
         for i, name in enumerate(absent):
             self.files.write(name, [data[i * size : (i + 1) * size] for data, size in layers])
-        self._stores_fail = False
+        return True
 
     def _sizes(self, group: int) -> list[tuple[str, int]]:
         """Return the layers of a group in the order of their bytes in a page, with the bytes of a block of each."""

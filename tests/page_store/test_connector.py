@@ -13,6 +13,7 @@ import pytest
 from tests.page_store.halves import BLOCK, PROMPT, Rank, Scheduling, config, stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.engine
@@ -61,6 +62,29 @@ def test_a_page_that_is_there_is_not_stored_again(tmp_path: Path, monkeypatch: p
     assert not written
     rank.work(stores=half.step({"third": 3 * BLOCK, "fourth": 3 * BLOCK}).stores)
     assert len(written) == len(set(written)) == 6, "three states and three blocks, once each"
+
+
+def test_stores_that_keep_failing_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the pages of some groups still find room; and again when it was over in between."""
+    rank, half = stored(tmp_path)
+    module: Any = import_module("examples.page_files")
+    write, room = module.PageFiles.write, 2
+
+    def written(files: Any, name: bytes, parts: Sequence[memoryview]) -> None:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError("no room")
+        write(files, name, parts)
+
+    monkeypatch.setattr(module.PageFiles, "write", written)
+    for name, left in (("b", 2), ("c", 1), ("d", 0), ("e", 100), ("f", 2)):
+        room = left
+        half.request(name, tokens=[ord(name), *PROMPT[1:]])
+        rank.work(stores=half.step({name: 3 * BLOCK}).stores)
+    assert [line.partition(": ")[0] for line in lines(caplog)] == ["page store"] * 2
 
 
 def test_null_blocks_and_states_within_a_block_are_left_out(tmp_path: Path) -> None:
