@@ -57,7 +57,7 @@ def test_tiny_models(name: str, tp: int, deriver: Deriver) -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_other_sizes_and_patterns(name: str, deriver: Deriver) -> None:
     sizes = (1,) if name == "gptoss" else (1, 2, 4)  # the experts of such a tiny one can't be split on a CPU
-    for seed in range(4):
+    for seed in range(3):
         random = Random(f"{name} {seed}")
         fields = DRAWN[name](random)
         heads = fields.get("num_attention_heads", 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from attrs import evolve
@@ -15,21 +14,12 @@ from kvlayout.errors import Code
 from kvlayout.offline.deployment import Deployment, KernelSize
 from tests.offline.configs import config, encoded
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 DATA = Path(__file__).parent.parent / "data" / "registrations"
 CPU = Deployment(platform="cpu", max_model_len=2048)
 
 
 def captured(name: str) -> Registration:
     return Registration.from_json((DATA / f"{name}.json").read_bytes()).unwrap()
-
-
-@pytest.fixture(scope="module")
-def deriver() -> Iterator[Deriver]:
-    with Deriver(amx=True) as started:
-        yield started
 
 
 @pytest.mark.parametrize(
