@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cache
+from typing import TYPE_CHECKING
 
 from kvlayout.errors import Code, LayoutError
 from kvlayout.rules.attention import subpaged_attention_view, subpaged_mla_attention_view
 from kvlayout.rules.rule import Registry, Rule
 from kvlayout.rules.state import mamba_page_view, mamba_unified_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["BUILTIN", "ENTRY_POINTS", "installed"]
 
@@ -29,6 +35,8 @@ def installed() -> Registry:
 
     A package whose rule can't be loaded is an error value, ``rule-load-failed``, which planning reports.
     """
+    if "importlib.metadata" not in sys.modules and not _declared(sys.path):
+        return BUILTIN
     from importlib.metadata import entry_points
 
     found = BUILTIN
@@ -45,6 +53,31 @@ def installed() -> Registry:
         else:
             found |= _failed(point.name, f"a {type(loaded).__name__}")
     return found
+
+
+def _declared(folders: Iterable[str]) -> bool:
+    """Return whether an installed package may declare rules: one that does names the group in a file of its own.
+
+    Importing importlib.metadata to be told "none" takes 30 ms, which is a fifth of a command; these files take 3.
+    Where packages lie in anything but a folder (an archive), it has to be asked; so it is where it is imported anyway.
+    """
+    group = ENTRY_POINTS.encode()
+    for folder in folders:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - a hundred names, without an object for each
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123
+                        if group in file.read():
+                            return True
+                except OSError:  # it declares nothing
+                    continue
+    return False
 
 
 def _failed(name: str, actual: str) -> Registry:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -444,18 +446,65 @@ class Point:
 
 
 @pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Point]]:
-    """Entry points that are installed for one test; the process reads them anew."""
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """One more folder of installed packages, for one test; the process looks anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    yield tmp_path
+    installed.cache_clear()
+
+
+def package(site: Path, declares: str | None, name: str = "some-1.0.dist-info") -> None:
+    (site / name).mkdir()
+    if declares is not None:
+        (site / name / "entry_points.txt").write_text(declares)
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch, site: Path) -> list[Point]:
+    """Entry points that are installed for one test."""
     declared: list[Point] = []
+    package(site, "[kvlayout.rules]\nmine = some:rules\n")
 
     def entry_points(*, group: str) -> list[Point]:
         assert group == builtin.ENTRY_POINTS == "kvlayout.rules"
         return declared
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    installed.cache_clear()
-    yield declared
-    installed.cache_clear()
+    return declared
+
+
+def test_packages_are_asked_only_where_one_declares_rules(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:
+    monkeypatch.delitem(sys.modules, "importlib.metadata")
+    package(site, None, "plain-1.0.dist-info")
+    package(site, "[console_scripts]\nother = other:main\n", "other-1.0.dist-info")
+    (site / "kvlayout.rules").mkdir()
+    assert installed() == BUILTIN
+    assert "importlib.metadata" not in sys.modules
+    assert not builtin._declared([str(site)])
+    package(site, "[kvlayout.rules]\nmine = some:rules\n", "new-1.0.dist-info")
+    assert builtin._declared([str(site)])
+
+
+def test_packages_are_asked_where_asking_costs_nothing(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:
+    asked: list[str] = []
+
+    def entry_points(*, group: str) -> list[Point]:
+        asked.append(group)
+        return []
+
+    assert not builtin._declared([str(site)])
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    assert installed() == BUILTIN
+    assert asked == ["kvlayout.rules"]
+
+
+def test_packages_in_an_archive_are_asked(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:
+    (site / "packages.zip").touch()
+    monkeypatch.syspath_prepend(site / "no-such-folder")
+    assert not builtin._declared([*sys.path, ""])
+    monkeypatch.syspath_prepend(site / "packages.zip")
+    assert builtin._declared(sys.path)
 
 
 def test_no_entry_point_leaves_the_four_rules(points: list[Point]) -> None:
