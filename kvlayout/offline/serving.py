@@ -123,6 +123,7 @@ def _serve(model: Model, deployment: Deployment) -> Served:
         model=model,
         deployment=evolve(
             deployment,
+            cache_dtype=choices.mode,
             block_size=choices.block,
             kernel_block_sizes=choices.sizes,
             mamba_cache_mode=choices.cache_mode if kinds.states else deployment.mamba_cache_mode,

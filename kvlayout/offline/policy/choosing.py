@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["INDEXER", "Choices", "choose"]
 
-#: Kernel blocks of an indexer, of latent attention and of any other on a GPU.
+#: Kernel blocks on a GPU (of the Hopper generation): of an indexer, of latent rows of one byte an element (FlashMLA),
+#: and of any other attention (FlashAttention, latent or not).
 INDEXER: Final[Sizes] = (KernelSize(64),)
-_LATENT: Final[Sizes] = (KernelSize(64),)
+_LATENT_BYTES: Final[Sizes] = (KernelSize(64),)
 _DENSE: Final[Sizes] = (KernelSize(16, multiple=True),)
 #: The CPU's reference backend of latent attention.
 _REFERENCE: Final[Sizes] = (KernelSize(16),)
@@ -77,8 +78,8 @@ def choose(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> 
         RefusedError: it has no such choice, or the deployment contradicts the model.
     """
     dtype = _element(model, deployment)
-    mode, cache = _cache(kinds, deployment, facts)
-    sizes = deployment.kernel_block_sizes or _sizes(kinds, deployment, facts)
+    mode, cache = _cache(model, kinds, deployment, facts)
+    sizes = deployment.kernel_block_sizes or _sizes(kinds, cache, deployment, facts)
     backends = tuple(dict.fromkeys(INDEXER if is_indexer(layer) else sizes for layer in kinds.attending))
     block, reference = _block(kinds, deployment, sizes, backends, facts)
     return Choices(
@@ -113,9 +114,11 @@ def _element(model: Model, deployment: Deployment) -> str:
     return "bfloat16" if word == "float32" and deployment.dtype == "auto" else word
 
 
-def _cache(kinds: Kinds, deployment: Deployment, facts: Facts) -> tuple[str, CacheType]:
+def _cache(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> tuple[str, CacheType]:
     """Return the cache's element type; sparse attention keeps eight bits in rows of its own."""
     mode = deployment.cache_dtype
+    if mode == "auto" and model.cache_dtype is not None:  # a quantised checkpoint asks for it
+        mode = model.cache_dtype
     cache = cache_type(mode, facts.cache_types)
     if kinds.sparse and cache.element == "uint8":
         return "fp8_ds_mla", facts.cache_types["fp8_ds_mla"]
@@ -126,7 +129,7 @@ def _cache(kinds: Kinds, deployment: Deployment, facts: Facts) -> tuple[str, Cac
     return mode, cache
 
 
-def _sizes(kinds: Kinds, deployment: Deployment, facts: Facts) -> Sizes:
+def _sizes(kinds: Kinds, cache: CacheType, deployment: Deployment, facts: Facts) -> Sizes:
     """Return the kernel blocks of the platform's default backend."""
     if deployment.platform == "cpu":
         if kinds.sparse or (kinds.latent and not facts.cpu_latent):
@@ -134,7 +137,7 @@ def _sizes(kinds: Kinds, deployment: Deployment, facts: Facts) -> Sizes:
         return facts.cpu_latent if kinds.latent else facts.cpu_sizes
     if kinds.sparse:
         return facts.sparse_sizes
-    return _LATENT if kinds.latent else _DENSE
+    return _LATENT_BYTES if kinds.latent and cache.element == "uint8" else _DENSE
 
 
 def _block(

@@ -110,6 +110,13 @@ def test_a_block_of_context_parallel_ranks_stands_for_their_tokens_together() ->
     assert known.registration.engine.dcp == 2
 
 
+def test_a_quantised_checkpoint_asks_for_its_cache_unless_another_is_asked_for() -> None:
+    quantised = evolve(MODELS["deepseekv2"], cache_dtype="fp8")
+    asked, told = served(quantised), served(quantised, cache_dtype="bfloat16")
+    assert (asked.deployment.cache_dtype, asked.user_block, asked.block_bytes) == ("fp8", 64, 3 * 64 * 576)
+    assert (told.deployment.cache_dtype, told.user_block, told.block_bytes) == ("bfloat16", 16, 3 * 16 * 2 * 576)
+
+
 def test_rows_of_an_indexer_lie_beside_latent_rows() -> None:
     known = served(INDEXED, cache_dtype="fp8")
     (group,) = known.registration.groups
@@ -168,10 +175,14 @@ def test_a_cache_of_one_element_type_is_read_as_another() -> None:
 
 @pytest.mark.engine
 @pytest.mark.torch
-def test_default_kernel_blocks_are_those_of_vllm() -> None:
+def test_default_kernel_blocks_are_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = import_module("vllm.v1.attention.backends.fa_utils")
+    for name in ("flash_attn_varlen_func", "get_scheduler_metadata"):  # a build for CPUs has none of them
+        monkeypatch.setattr(kernels, name, None, raising=False)
     backends = {
         "flash_attn.FlashAttentionBackend": served(MODELS["llama"]).deployment.kernel_block_sizes,
-        "mla.flashmla.FlashMLABackend": served(MODELS["deepseekv2"]).deployment.kernel_block_sizes,
+        "mla.flashattn_mla.FlashAttnMLABackend": served(MODELS["deepseekv2"]).deployment.kernel_block_sizes,
+        "mla.flashmla.FlashMLABackend": served(MODELS["deepseekv2"], cache_dtype="fp8").deployment.kernel_block_sizes,
         "mla.flashmla_sparse.FlashMLASparseBackend": served(INDEXED).deployment.kernel_block_sizes,
         "mla.indexer.DeepseekV32IndexerBackend": INDEXER,
         "cpu_attn.CPUAttentionBackend": served(MODELS["llama"], platform="cpu").deployment.kernel_block_sizes,
