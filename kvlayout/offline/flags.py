@@ -24,6 +24,8 @@ __all__ = ["FLAGS", "Flag", "as_flags", "field_text", "flag_of", "in_flags", "ke
 _LIMIT: Final = 2**63
 _MODES: Final[tuple[CacheMode, ...]] = ("none", "align", "all")
 _LAYOUTS: Final[tuple[LayoutName, ...]] = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
+#: The names that the engine had for two of them before it had six, and still takes.
+_FORMER: Final[Mapping[str, LayoutName]] = {"NHD": "LBNHC", "HND": "LBHNC"}
 _PLATFORMS: Final[tuple[Platform, ...]] = ("cuda", "cpu")
 _UNITS: Final = {
     "": 1,
@@ -62,7 +64,7 @@ FLAGS: Final = (
     Flag("mamba_cache_mode", "MODE", "Which recurrent states are kept: none, align or all."),
     Flag("mamba_cache_dtype", "TYPE", "Element type of convolution states."),
     Flag("mamba_ssm_dtype", "TYPE", "Element type of recurrent states.", "--mamba-ssm-cache-dtype"),
-    Flag("layout", "NAME", "Order of the axes in memory: " + ", ".join(_LAYOUTS) + "."),
+    Flag("layout", "NAME", "Order of the axes in memory: " + ", ".join((*_LAYOUTS, *_FORMER)) + "."),
     Flag("prefix_caching", "on|off", "Blocks are found again by their content."),
     Flag("hybrid_manager", "on|off", "Kinds of layers are managed apart; off for a connector that can't take that."),
     Flag("cache_memory", "BYTES", "What one rank has for its cache, as 8GiB.", "--kv-cache-memory-bytes"),
@@ -107,7 +109,7 @@ def read_flags(given: Mapping[str, str]) -> Result[Deployment, LayoutErrors]:
         mamba_cache_mode=read.choice("mamba_cache_mode", _MODES),
         mamba_cache_dtype=read.text("mamba_cache_dtype") or plain.mamba_cache_dtype,
         mamba_ssm_dtype=read.text("mamba_ssm_dtype"),
-        layout=read.choice("layout", _LAYOUTS),
+        layout=_FORMER.get(given.get("layout", "")) or read.choice("layout", _LAYOUTS),
         cache_memory=read.memory("cache_memory"),
         max_model_len=read.count("max_model_len"),
         max_batched_tokens=read.count("max_batched_tokens"),

@@ -226,7 +226,7 @@ def test_what_is_no_config_is_one_clear_error(terminal: Terminal, name: str) -> 
         (("--cache-dtype", "fp7"), "--cache-dtype"),
         (("--engine", "vllm-9.9"), "--engine"),
         (("--engine", "sglang-0.5"), "--engine"),
-        (("--layout", "NHD"), "--layout"),
+        (("--layout", "NDH"), "--layout"),
         (("--nonsense",), "--nonsense"),
         (("--tp",), "--tp"),
         (("another.json",), "CONFIG"),

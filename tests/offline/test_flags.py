@@ -64,7 +64,7 @@ def test_memory_has_units(text: str, size: int) -> None:
         *(("cache_memory", text) for text in ("", "0", "-1", "8G", "8gib", "eight", "1e9", "GiB", "1..5GiB", "9" * 30)),
         *(("tp", text) for text in ("", "0", "-1", "1.5", "one", "0x10", "9" * 30, "1_0", "\u0661")),
         *(("kernel_block_sizes", text) for text in ("", "0", "32,", "multiple:", "multiple", "power:2", "32;64")),
-        ("layout", "NHD"),
+        ("layout", "nhd"),
         ("layout", ""),
         ("mamba_cache_mode", "ALIGN"),
         ("platform", "tpu"),
@@ -106,3 +106,8 @@ def test_the_engines_own_names_are_taken() -> None:
 
 def test_flags_are_written_as_they_are_typed() -> None:
     assert as_flags({"block_size": "544", "cache_dtype": "fp8"}) == "--block-size 544 --cache-dtype fp8"
+
+
+@pytest.mark.parametrize(("former", "name"), [("NHD", "LBNHC"), ("HND", "LBHNC")])
+def test_the_engine_s_former_names_of_layouts_are_taken(former: str, name: str) -> None:
+    assert read_flags({"layout": former}).unwrap().layout == name
