@@ -18,6 +18,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, final
@@ -66,16 +67,15 @@ def plugin() -> None:
 
 
 def adopt() -> None:
-    """Put kvlayout's functions in LMCache's place: now where it is loaded, else as soon as it is imported.
+    """Put kvlayout's functions in LMCache's place: now where it is loaded, and whenever it is imported or reloaded.
 
     Raises:
         UntestedVersionError: LMCache is not the tested version, or vLLM is outside the range that was read.
     """
     _check_versions()
-    module = sys.modules.get(_SOURCE)
-    if module is not None:
-        _replace(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if sys.modules.get(_SOURCE) is not None:
+        _replace(import_module(_SOURCE))  # which waits, where another thread is still at its import
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
@@ -141,7 +141,9 @@ def _replace(source: ModuleType) -> None:
 
 
 def _takes(function: object, arguments: tuple[str, ...]) -> bool:
-    return callable(function) and tuple(inspect.signature(function).parameters) == arguments
+    with suppress(ValueError):  # a compiled function may not say what it takes
+        return callable(function) and tuple(inspect.signature(function).parameters) == arguments
+    return False
 
 
 class _Finder(MetaPathFinder):

@@ -9,6 +9,8 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +36,16 @@ def validate_kv_cache_groups(kv_cache_config: object) -> None:
 
 def apply_kv_cache_group_edits(kv_cache_config: object, kv_caches: Any, layout_hints: Any) -> Any:
     """Stand for LMCache's own."""
+
+
+TEXT = """from typing import Any
+
+
+def validate_kv_cache_groups(kv_cache_config: object) -> None: ...
+
+
+def apply_kv_cache_group_edits(kv_cache_config: object, kv_caches: Any, layout_hints: Any) -> Any: ...
+"""
 
 
 class Stack:
@@ -117,9 +129,7 @@ def test_what_is_loaded_is_changed_wherever_it_was_taken(stack: Stack) -> None:
 
 
 def test_what_is_imported_later_is_changed_before_anybody_takes_it(stack: Stack, tmp_path: Path) -> None:
-    text = Path(__file__).read_text()
-    body = text[text.index("def validate_kv") : text.index("class Stack")]
-    stack.written(tmp_path, f"from __future__ import annotations\nfrom typing import Any\n\n{body}")
+    stack.written(tmp_path, TEXT)
     plugin()
     plugin()
     assert sum(type(finder).__module__ == plugin.__module__ for finder in sys.meta_path) == 1
@@ -129,6 +139,40 @@ def test_what_is_imported_later_is_changed_before_anybody_takes_it(stack: Stack,
     assert type(source.__loader__).__module__ != plugin.__module__
     plugin()
     assert ours(source) == [True, True]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_is_loaded_again_is_changed_again(stack: Stack, tmp_path: Path, loaded: bool) -> None:
+    stack.written(tmp_path, TEXT)
+    if loaded:
+        importlib.import_module(SOURCE)
+    plugin()
+    source = importlib.import_module(SOURCE)
+    assert ours(source) == [True, True]
+    assert ours(importlib.reload(source)) == [True, True]
+    del sys.modules[SOURCE]
+    again = importlib.import_module(SOURCE)
+    assert again is not source
+    assert ours(again) == [True, True]
+
+
+def test_an_import_in_another_thread_is_waited_for(stack: Stack, tmp_path: Path) -> None:
+    slow = "import time\n\nfor _ in range(50):\n    time.sleep(0.01)\n"
+    stack.written(tmp_path, f"{slow}\n{TEXT}")
+    importing = threading.Thread(target=importlib.import_module, args=(SOURCE,))
+    importing.start()
+    while SOURCE not in sys.modules:
+        time.sleep(0.001)
+    plugin()
+    importing.join()
+    assert ours(importlib.import_module(SOURCE)) == [True, True]
+
+
+def test_a_function_that_does_not_say_what_it_takes_is_refused(stack: Stack) -> None:
+    source = stack.load(SOURCE, validate_kv_cache_groups=validate_kv_cache_groups, apply_kv_cache_group_edits=iter)
+    with pytest.raises(UntestedVersionError, match="is not the function that was tested"):
+        adopt()
+    assert source.apply_kv_cache_group_edits is iter
 
 
 def test_what_can_not_be_imported_stays_so(stack: Stack) -> None:
