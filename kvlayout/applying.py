@@ -113,12 +113,15 @@ def apply(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
         The views in the order of ``kv_caches``; untouched layers are the same objects.
 
     Raises:
-        LayoutErrors: ``stale-plan`` for each layer whose tensors are not those of the plan; any error of planning.
+        LayoutErrors: ``bad-config`` for each cache that is no tensor; ``stale-plan`` for each layer whose tensors are
+            not those of the plan; any error of planning.
     """
-    from kvlayout.engines.tensors import facts
+    from kvlayout.engines.tensors import read_caches
 
-    live = facts(kv_caches)
-    planned = plan.registration
+    read = read_caches(kv_caches)
+    if isinstance(read, Err):
+        raise read.error
+    live, planned = read.value, plan.registration
     blocks = plan.blocks if isinstance(plan.blocks, int) else _live_blocks(plan, live)
     if blocks is not None:
         planned = planned.bind(blocks)
@@ -175,7 +178,8 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     """
     views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
-    for layers, _, shape, _, _ in plan.runs:
+    faults: list[LayoutError] = []
+    for layers, group, shape, _, _ in plan.runs:
         step = steps.get(shape)
         if step is None:
             step = steps[shape] = _step(shape)
@@ -183,16 +187,31 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
         for layer in () if same else layers:
             cache = views[layer]
             tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
-            if element is None:
-                views[layer] = tensor.as_strided(extents, strides)
-            elif tensor.stride(-1) == 1:
-                views[layer] = tensor.view(element).as_strided(extents, strides)
-            else:  # torch views another type only along a dense last axis, so the page is laid out first
-                views[layer] = _retyped(tensor, element, extents, strides)
+            try:
+                if element is None:
+                    views[layer] = tensor.as_strided(extents, strides)
+                elif tensor.stride(-1) == 1:
+                    views[layer] = tensor.view(element).as_strided(extents, strides)
+                else:  # torch views another type only along a dense last axis, so the page is laid out first
+                    views[layer] = _retyped(tensor, element, extents, strides)
+            except RuntimeError as error:
+                faults.append(_unviewable(error, group, layer, tensor, plan.registration.caches[layer]))
+    if faults:
+        raise LayoutErrors(tuple(faults))
     if plan.aliases:  # of a layer that is excluded, an alias keeps its own object
         served = {layer for run in plan.runs for layer in run.layers}
         views |= {alias: views[target] for alias, target in plan.aliases.items() if target in served}
     return views
+
+
+def _unviewable(error: RuntimeError, group: int, layer: str, tensor: Tensor, entry: Entry) -> LayoutError:
+    """Return why torch makes no view: a storage that ends before another one with the same first byte, or a type."""
+    known, held = _parts(entry)[0].storage_nbytes, tensor.untyped_storage().nbytes()
+    if isinstance(known, int) and held < known:
+        actual = f"a storage of {held} bytes, where another one starts at the same byte"
+        return LayoutError(Code.STORAGE_OVERRUN, group, layer, f"a storage of {known} bytes", actual)
+    expected, actual = "a tensor that torch views as bytes", str(error).partition("\n")[0]
+    return LayoutError(Code.DTYPE_MISALIGNED, group, layer, expected, actual)
 
 
 def _retyped(tensor: Tensor, element: dtype, extents: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:

@@ -39,10 +39,10 @@ def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> l
     if _alone(runs):
         return []
     meetings: _Meetings = {}
-    for storage, tracks in tracks_of(runs).items():
+    for storage, tracks in sorted(tracks_of(runs).items()):
         if len(tracks) > 1:
             _meet(storage, tracks, blocks, meetings)
-    return [_error(pair, meeting, runs, order) for pair, meeting in meetings.items()]
+    return [_error(pair, meeting, runs, order) for pair, meeting in sorted(meetings.items())]
 
 
 def _alone(runs: Sequence[Run]) -> bool:

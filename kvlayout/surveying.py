@@ -137,7 +137,8 @@ class Survey:
             said = [places[i] for i in run] if places else places
             if self.places.further or not faultless(shape, bases, nbytes[first], self.blocks, said):
                 made = self._judged(made, nbytes[first], faults)
-            self.runs.append(made)
+            if made.layers:
+                self.runs.append(made)
 
     def _judged(self, run: Run, storage: Size | None, faults: dict[str, LayoutError]) -> Run:
         """Return a run without the layers that are misplaced, each with its first fault."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from kvlayout.algebra.affine import Size, nonneg
+from kvlayout.algebra.affine import Affine, Size, nonneg
 from kvlayout.algebra.dtype import DTYPES, DType
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
@@ -55,6 +55,10 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
     Errors: ``axes-mismatch``.
     """
+    for part in (entry,) if isinstance(entry, RegisteredTensor) else entry:
+        if not _numbered(part):
+            expected, actual = "a size of 1 or more and a stride for each axis", f"[{', '.join(map(str, part.shape))}]"
+            return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=actual))
     if not isinstance(entry, RegisteredTensor):
         known = [DTYPES.get(part.dtype) or _assumed(spec, part, i) for i, part in enumerate(entry)]
         return (
@@ -75,6 +79,13 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
         return _mismatch(_wanted(spec), entry.shape, dtype)
     base = entry.offset * dtype.itemsize
     return Ok(tuple([(paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found]))
+
+
+def _numbered(part: RegisteredTensor) -> bool:
+    """Tell whether a tensor's numbers are numbers, and address something; a compiler's symbols are none."""
+    numbers = (*part.shape, *part.strides, part.offset)
+    known = all(isinstance(number, int | Affine) for number in numbers)
+    return known and len(part.strides) == len(part.shape) and all(nonneg(extent - 1) for extent in part.shape)
 
 
 def _assumed(spec: AttentionSpec | LatentSpec | StateSpec, part: RegisteredTensor, field: int | None) -> DType:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,7 @@ from kvlayout.errors import LayoutErrors
 from kvlayout.planning import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from kvlayout.plans import Plan, Shape
 
@@ -52,7 +53,7 @@ def validate_kv_cache_groups(kv_cache_config: object) -> None:
         return
     groups = SimpleNamespace(  # nothing else of a configuration is settled where LMCache calls this, nor needed
         num_blocks=1,
-        kv_cache_tensors=getattr(kv_cache_config, "kv_cache_tensors", ()),
+        kv_cache_tensors=getattr(kv_cache_config, "kv_cache_tensors", None) or (),
         kv_cache_groups=getattr(kv_cache_config, "kv_cache_groups", None),
     )
     read = registration(groups, {})
@@ -87,12 +88,19 @@ def apply_kv_cache_group_edits(
     """
     if kv_cache_config is None:
         return dict(kv_caches)
-    engines = {layer: cache for layer, cache in kv_caches.items() if not layer.startswith(AUX_POOLS)}
+    pools = _pools(kv_caches)
+    engines = {layer: cache for layer, cache in kv_caches.items() if layer not in pools} if pools else kv_caches
     applied = plan_then_apply(kv_cache_config, engines, layout_hints, dcp=_context_ranks())
     _tell(applied.plan)
-    if len(engines) == len(kv_caches):
+    if not pools:
         return applied.views
     return {layer: applied.views.get(layer, cache) for layer, cache in kv_caches.items()}
+
+
+def _pools(kv_caches: object) -> set[str]:
+    """Return the names of LMCache's own pools; what is no mapping has none, and is refused later."""
+    layers = kv_caches if isinstance(kv_caches, Mapping) else ()
+    return {layer for layer in layers if isinstance(layer, str) and layer.startswith(AUX_POOLS)}
 
 
 def _context_ranks() -> int:

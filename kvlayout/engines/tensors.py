@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
+from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.reading import plain_dtype
 from kvlayout.cache.registration import Entry, RegisteredTensor
+from kvlayout.errors import Code, LayoutError, LayoutErrors
 
-__all__ = ["LiveCaches", "LiveStorage", "LiveTensor", "device_type", "entry_document", "facts"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "LiveCaches",
+    "LiveStorage",
+    "LiveTensor",
+    "device_type",
+    "entry_document",
+    "facts",
+    "read_caches",
+    "shown",
+]
 
 
 class LiveStorage(Protocol):
@@ -92,6 +106,49 @@ def facts(kv_caches: LiveCaches) -> dict[str, Entry]:
     return found
 
 
+def read_caches(kv_caches: LiveCaches) -> Result[dict[str, Entry], LayoutErrors]:
+    """Return the facts of live tensors, or a ``bad-config`` for each entry that has none.
+
+    >>> [error.path for error in read_caches({"a": "no tensor", "b": []}).error.errors]
+    ["kv_caches['a']", "kv_caches['b']"]
+    """
+    try:
+        if all(issubclass(made, str) for made in {*map(type, kv_caches)}):
+            return Ok(facts(kv_caches))
+    except Exception:  # noqa: BLE001, S110 - what is no tensor raises what it likes
+        pass
+    return Err(LayoutErrors(tuple(_unreadable(kv_caches))))
+
+
+def _unreadable(kv_caches: object) -> Iterator[LayoutError]:
+    if not isinstance(kv_caches, Mapping):
+        yield _unread("kv_caches", "a mapping from layer names to tensors", kv_caches)
+        return
+    for layer, entry in kv_caches.items():
+        path = f"kv_caches[{layer!r}]"
+        if not isinstance(layer, str):
+            yield _unread(path, "a text for a layer's name", layer)
+            continue
+        try:
+            facts({layer: entry})
+        except Exception:  # noqa: BLE001 - the same
+            yield _unread(path, "a tensor or a list of tensors", entry, layer)
+
+
+def _unread(path: str, expected: str, actual: object, layer: str | None = None) -> LayoutError:
+    return LayoutError(Code.BAD_CONFIG, layer=layer, expected=expected, actual=shown(actual), path=path)
+
+
+def shown(value: object) -> str:
+    """Return what was found instead of something, in at most 60 characters.
+
+    >>> shown(None), shown("3")
+    ('nothing', "'3'")
+    """
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _one(
     tensor: _Concrete, elements: dict[object, tuple[str, int]], storages: dict[object, tuple[int, int]]
 ) -> RegisteredTensor:
@@ -113,7 +170,8 @@ def device_type(kv_caches: LiveCaches) -> str:
     >>> device_type({})
     ''
     """
-    first: object = next(iter(kv_caches.values()), None)
+    caches: object = kv_caches  # whoever calls may not know of types
+    first: object = next(iter(caches.values()), None) if isinstance(caches, Mapping) else None
     if isinstance(first, list | tuple):
         first = next(iter(first), None)
     return str(getattr(getattr(first, "device", None), "type", ""))

@@ -28,7 +28,7 @@ from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.reading import LIMIT, FieldError
 from kvlayout.cache.registration import Engine, Entry, Group, Placement, Registration
 from kvlayout.engines.specs import read_live, spec_document
-from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts
+from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts, read_caches, shown
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class _Reader:
         value = getattr(owner, name, default)
         if type(value) is int and least <= value < LIMIT:
             return value
-        self.fault(f"{path}.{name}", f"a whole number from {least}", _show(value))
+        self.fault(f"{path}.{name}", f"a whole number from {least}", shown(value))
         return None
 
     def choice(self, path: str, value: str | None, among: tuple[str, ...]) -> None:
@@ -180,16 +180,21 @@ class _Reader:
         if value is not None and value not in among:
             self.fault(path, f"one of {', '.join(among)}", repr(value))
 
-    def listed(self, owner: object, name: str, path: str, of: type[_T]) -> tuple[_T, ...]:  # noqa: ARG002 - for mypy
-        """Return the items of a list or tuple; that they are of the type is left to the engine."""
+    def listed(self, owner: object, name: str, path: str, of: type[_T]) -> tuple[_T, ...]:
+        """Return the items of a list or tuple, all of one type."""
         value = getattr(owner, name, None)
-        if isinstance(value, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
+            self.fault(f"{path}.{name}", "a list", shown(value))
+        elif all(issubclass(made, of) for made in {*map(type, value)}):
             return tuple(value)
-        self.fault(f"{path}.{name}", "a list", _show(value))
+        else:
+            self.fault(f"{path}.{name}", "a list of layer names", shown(value))
         return ()
 
     def live(self, config: object, kv_caches: LiveCaches, hints: Mapping[str, object] | None, engine: Engine) -> _Live:
         """Read everything but the specs."""
+        if type(engine.dcp) is not int or not 1 <= engine.dcp < LIMIT:
+            self.fault("dcp", "a whole number from 1", shown(engine.dcp))
         root = "kv_cache_config"
         blocks = self.whole(config, "num_blocks", root, least=1)
         tensors = self.listed(config, "kv_cache_tensors", root, object)
@@ -203,7 +208,7 @@ class _Reader:
             placements,
             blocks,
             _name(getattr(config, "kv_cache_layout", None)),
-            _name((hints or {}).get("kv_layout")),
+            self.hint(hints),
             engine,
         )
 
@@ -223,11 +228,11 @@ class _Reader:
         layers = self.listed(group, "layer_names", path, str)
         spec = getattr(group, "kv_cache_spec", None)
         if spec is None:
-            self.fault(f"{path}.kv_cache_spec", "a spec", _show(spec))
+            self.fault(f"{path}.kv_cache_spec", "a spec", shown(spec))
         own = getattr(spec, "kv_cache_specs", None)
         leaves = {layer: own[layer] for layer in layers if layer in own} if isinstance(own, dict) else {}
         for layer in sorted(set(layers) - set(leaves)) if isinstance(own, dict) else ():
-            self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", _show(None))
+            self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", shown(None))
         return _LiveGroup(
             layers,
             spec,
@@ -239,15 +244,15 @@ class _Reader:
 
     def caches(self, kv_caches: LiveCaches) -> dict[str, Entry]:
         """Return the facts of all tensors, or note each entry that has none."""
-        try:
-            return facts(kv_caches)
-        except Exception:  # noqa: BLE001 - what is no tensor raises what it likes
-            for layer, entry in kv_caches.items():
-                try:
-                    facts({layer: entry})
-                except Exception:  # noqa: BLE001 - the same
-                    self.fault(f"kv_caches[{layer!r}]", "a tensor or a list of tensors", _show(entry), layer=layer)
-            return {}
+        found = read_caches(kv_caches)
+        self.faults += [] if isinstance(found, Ok) else found.error.errors
+        return found.value if isinstance(found, Ok) else {}
+
+    def hint(self, hints: object) -> str | None:
+        """Read LMCache's hint."""
+        if hints is not None and not isinstance(hints, Mapping):
+            self.fault("layout_hints", "a mapping, or nothing", shown(hints))
+        return _name(hints.get("kv_layout")) if isinstance(hints, Mapping) else None
 
     def group(self, index: int, live: _LiveGroup) -> Group | None:
         """Convert the specs of a group."""
@@ -281,11 +286,6 @@ class _Reader:
         except Exception:  # noqa: BLE001 - fields of a foreign spec may refuse to be compared: it is read again
             return None
         return None
-
-
-def _show(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _name(value: object) -> str | None:

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 from importlib import import_module
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +117,26 @@ def test_pools_of_lmcaches_own_are_left_where_they_are() -> None:
     assert list(found["kv"].shape) == [3, 16, 1, 32]
 
 
+@pytest.mark.parametrize("caches", [None, [("kv", 1)], iter(())])
+def test_caches_are_a_mapping(caches: Any) -> None:
+    config, _ = live(split())
+    with pytest.raises(LayoutErrors, match="a mapping from layer names to tensors"):
+        apply_kv_cache_group_edits(config, caches, {"kv_layout": "NHD"})
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    config, caches = live(split())
+    odd: Any = {**caches, 5: caches["kv"]}
+    with pytest.raises(LayoutErrors, match="a text for a layer's name"):
+        apply_kv_cache_group_edits(config, odd, {"kv_layout": "NHD"})
+
+
+def test_any_mapping_will_do() -> None:
+    config, caches = live(split())
+    found = apply_kv_cache_group_edits(config, MappingProxyType(caches), {"kv_layout": "NHD"})
+    assert list(found) == list(caches)
+
+
 def test_every_fault_is_in_one_error() -> None:
     made = split()
     made["caches"]["mla"]["shape"][1] = 15
@@ -140,7 +160,10 @@ def test_every_fault_is_in_one_error() -> None:
 def test_groups_are_refused_before_there_are_tensors(spec: Json, code: Code) -> None:
     made = document([group(["a"], KV), group(["b"], spec), group(["c"], spec)], {}, 3)
     config: Any = configured(made)
-    for form in (config, SimpleNamespace(kv_cache_groups=config.kv_cache_groups)):
+    bare = [
+        SimpleNamespace(kv_cache_groups=config.kv_cache_groups, **more) for more in ({}, {"kv_cache_tensors": None})
+    ]
+    for form in (config, *bare):
         with pytest.raises(LayoutErrors) as caught:
             validate_kv_cache_groups(form)
         assert [(error.code, error.group) for error in caught.value.errors] == [(code, 1), (code, 2)]
