@@ -100,5 +100,5 @@ def test_groups_that_meet_are_told_in_their_order_whatever_their_storages_are_ca
         "b": state_row(STATE, 3, 2048, base=1536, storage=early),
         "d": state_row(STATE, 3, 2048, storage=late),
     }
-    result = planned(document([group(["a", "d"], STATE), group(["b"], STATE), group(["c"], STATE)], caches))
+    result = planned(document([group(["d", "a"], STATE), group(["b"], STATE), group(["c"], STATE)], caches))
     assert [(error.group, error.layers) for error in result.errors] == [(0, ("a", "b")), (0, ("d", "c"))]
