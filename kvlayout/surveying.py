@@ -127,7 +127,7 @@ class Survey:
         columns = (specs, block_strides, lists, sizes, strides, dtypes, nbytes)
         for run in _alike(columns):
             first = run[0]
-            key = tuple([column[first] for column in columns[:-1]])  # in storages of any size
+            key = (specs[first], lists[first], sizes[first], strides[first], dtypes[first])
             shape = self._prove(key, specs[first], entries[first], block_strides[first])
             if isinstance(shape, LayoutError):
                 faults.update(dict.fromkeys([layers[i] for i in run], shape))
@@ -156,7 +156,16 @@ class Survey:
         return Run(held, index, shape, where, tuple(compress(bases, kept)))
 
     def _prove(self, key: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
-        """Prove a shape, or return the proof that an equal spec with equal facts has."""
+        """Prove a shape, or return the proof that an equal spec with equal facts has, in storages of any size.
+
+        A placement's block stride tells two readings apart, and has no part in any other proof.
+        """
+        found = self._known(key, spec, entry, None)
+        if stride is None or isinstance(found, Shape) or found.code is not Code.AXES_AMBIGUOUS:
+            return found
+        return self._known((*key, stride), spec, entry, stride)
+
+    def _known(self, key: tuple[object, ...], spec: Spec, entry: Entry, stride: Size | None) -> Shape | LayoutError:
         found = self.shapes.get(key)
         if found is None:
             found = shape_of(spec, entry, self.blocks, self.goal, self.registry, self.registration, stride)

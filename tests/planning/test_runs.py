@@ -102,3 +102,12 @@ def test_groups_that_meet_are_told_in_their_order_whatever_their_storages_are_ca
     }
     result = planned(document([group(["d", "a"], STATE), group(["b"], STATE), group(["c"], STATE)], caches))
     assert [(error.group, error.layers) for error in result.errors] == [(0, ("a", "b")), (0, ("d", "c"))]
+
+
+@pytest.mark.parametrize(("blocks", "strides"), [(3, (PAGE, None)), (3, (None, PAGE)), (1, (PAGE, PAGE - 1))])
+def test_one_tensor_under_two_names_is_one_whatever_placements_say_of_it(
+    blocks: int, strides: tuple[int | None, int | None]
+) -> None:
+    cache = tensor([4 * blocks, 2, 4, 16])
+    placed = [place([layer], block_stride=stride) for layer, stride in zip("ab", strides, strict=True)]
+    assert not planned(document([group(["a", "b"], KV)], dict.fromkeys("ab", cache), blocks, placements=placed)).errors
