@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kvlayout.cache.reading import FieldError, knows, plain_dtype, read_spec
 from kvlayout.cache.spec import Spec
 
-__all__ = ["SpecFacts", "plain", "read_live", "spec_document", "spec_facts"]
+__all__ = ["SpecFacts", "in_dict", "plain", "read_live", "spec_document", "spec_facts"]
 
 #: Properties that vLLM computes; a spec that has no such number raises, whatever it likes.
 _DERIVED: Final = (
@@ -109,12 +109,21 @@ def read_live(spec: object) -> Spec:
     """
     made = type(spec)
     declared: Mapping[str, object] | None = getattr(spec, "__dict__", None)
-    if declared is None or "block_size" not in declared:
+    if declared is None or "block_size" not in declared or not in_dict(made):
         declared = {name: getattr(spec, name, None) for name in _field_names(spec)}
     name = made.__name__
     bases = () if knows(name) else [base.__name__ for base in made.__mro__[1:-1]]
     kind = None if knows(name) and name != "UniformTypeKVCacheSpecs" else _kind(spec)
     return read_spec(name, bases, kind, declared, _Computed(spec, declared))
+
+
+def in_dict(made: type) -> bool:
+    """Tell whether objects of a class keep all that they declare in their dict: none of its bases has slots.
+
+    >>> in_dict(Fraction), in_dict(type("Plain", (), {}))
+    (False, True)
+    """
+    return not any(vars(base).get("__slots__") for base in made.__mro__)
 
 
 def _field_names(spec: object) -> Iterable[str]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.reading import LIMIT, FieldError
 from kvlayout.cache.registration import Engine, Entry, Group, Placement, Registration
-from kvlayout.engines.specs import read_live, spec_document
+from kvlayout.engines.specs import in_dict, read_live, spec_document
 from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts, read_caches, shown
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 
@@ -272,7 +272,7 @@ class _Reader:
                 path += "" if layer is None else f".kv_cache_specs[{layer!r}]"
                 self.fault(f"{path}.{error.path.partition('.')[2]}", error.expected, error.actual, group, layer)
                 return None
-            self.alike.append((type(live), getattr(live, "__dict__", None), spec))
+            self.alike += [(type(live), getattr(live, "__dict__", None), spec)] if in_dict(type(live)) else []
         self.known[id(live)] = spec
         return spec
 

@@ -243,6 +243,36 @@ def test_equal_fields_of_another_class_are_another_spec() -> None:
     assert [group.spec.type for group in made.groups] == ["FullAttentionSpec", "SlidingWindowSpec"]
 
 
+@dataclass(frozen=True, slots=True)
+class Slotted(FullAttentionSpec):
+    """A plug-in's class: its own fields and those of its base are slots, and its dict is empty."""
+
+    rank: int = 0
+
+
+class PartlySlotted(FullAttentionSpec):
+    """A plug-in's class: what its page is padded to is in a slot, and all else in its dict."""
+
+    __slots__ = ("padding",)
+
+    def __init__(self, padding: int) -> None:
+        super().__init__(128, 8, 128, fakes.DTYPES["bfloat16"])
+        object.__setattr__(self, "padding", padding)
+
+    @property
+    def page_size_bytes(self) -> int:
+        return super().page_size_bytes + self.padding
+
+
+def test_specs_that_keep_fields_in_slots_are_told_apart() -> None:
+    specs = [Slotted(128, heads, 128, fakes.DTYPES["bfloat16"]) for heads in (8, 4)]
+    made = read(fakes.Config(4, [], [fakes.Group([str(i)], spec) for i, spec in enumerate(specs)]))
+    found: list[Any] = [group.spec for group in made.groups]
+    assert [spec.heads for spec in found] == [8, 4]
+    made = read(fakes.Config(4, [], [fakes.Group([str(i)], PartlySlotted(i)) for i in (0, 4096)]))
+    assert [group.spec.page_bytes for group in made.groups] == [524288, 528384]
+
+
 class Prickly:
     """A value that refuses to be compared, as arrays do."""
 
