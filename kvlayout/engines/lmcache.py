@@ -109,9 +109,10 @@ def _context_ranks() -> int:
     if find is None:
         return 1
     try:
-        size = find().world_size
-    except AssertionError:  # vLLM's word for a group that is not set up
+        group = find()
+    except AssertionError:  # vLLM's word for a group that is not set up; without assertions it is None
         return 1
+    size = getattr(group, "world_size", 1)
     return size if isinstance(size, int) else 1
 
 

@@ -211,7 +211,8 @@ def unset() -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("group_of", "told"), [(lambda: SimpleNamespace(world_size=2), ["lmcache-tokens"]), (unset, []), (None, [])]
+    ("group_of", "told"),
+    [(lambda: SimpleNamespace(world_size=2), ["lmcache-tokens"]), (unset, []), (lambda: None, []), (None, [])],
 )
 def test_the_ranks_of_this_process_are_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, group_of: object, told: list[str]
