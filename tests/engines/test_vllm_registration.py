@@ -254,6 +254,7 @@ class PartlySlotted(FullAttentionSpec):
     """A plug-in's class: what its page is padded to is in a slot, and all else in its dict."""
 
     __slots__ = ("padding",)
+    padding: int
 
     def __init__(self, padding: int) -> None:
         super().__init__(128, 8, 128, fakes.DTYPES["bfloat16"])
@@ -261,7 +262,7 @@ class PartlySlotted(FullAttentionSpec):
 
     @property
     def page_size_bytes(self) -> int:
-        return super().page_size_bytes + self.padding
+        return 2 * 128 * 8 * 128 * 2 + self.padding
 
 
 def test_specs_that_keep_fields_in_slots_are_told_apart() -> None:
