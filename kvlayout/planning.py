@@ -38,6 +38,7 @@ __all__ = ["Attempt", "attempt", "plan", "validate"]
 
 _SERVED: Final = Disposition("served", None)
 _KEEPS_STATE: Final = ("align", "all")
+_FORMS: Final[tuple[Form, ...]] = ("lmcache", "bytes")
 
 
 class Attempt(NamedTuple):
@@ -131,6 +132,11 @@ def attempt(
     goal = Presentation(presentation, registration.layout_hint or registration.kv_cache_layout)
     blocks = _block_count(registration, judged)
     survey = Survey(registration, registry, goal, blocks)
+    if presentation not in _FORMS:
+        actual = f"{presentation!r:.60}"
+        survey.errors.append(
+            LayoutError(Code.BAD_CONFIG, expected="lmcache or bytes", actual=actual, path="presentation")
+        )
     survey.errors += [*registry.errors, *(error for _, error in judged if error is not None)]
     for index, (group, (word, _)) in enumerate(zip(registration.groups, judged, strict=True)):
         survey.take(index, group, word.word)

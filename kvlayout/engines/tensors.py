@@ -145,7 +145,10 @@ def shown(value: object) -> str:
     >>> shown(None), shown("3")
     ('nothing', "'3'")
     """
-    text = "nothing" if value is None else repr(value)
+    try:
+        text = "nothing" if value is None else repr(value)
+    except Exception:  # noqa: BLE001 - of a foreign class
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvlayout.algebra.result import Err
 from kvlayout.cache.registration import RegisteredTensor
-from kvlayout.engines.tensors import device_type, entry_document, facts
+from kvlayout.engines.tensors import device_type, entry_document, facts, read_caches
 from tests.engines import fakes
 
 if TYPE_CHECKING:
@@ -54,6 +55,23 @@ def test_what_is_no_tensor_is_refused() -> None:
         facts(text)
     with pytest.raises(TypeError, match="an empty list"):
         facts({"a": []})
+
+
+class Speechless:
+    """An object that can't be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_what_is_no_tensor_is_shown_as_far_as_it_can_be() -> None:
+    odd: Any = {"a": Speechless(), "b": PLAIN, "c": "x" * 99}
+    found = read_caches(odd)
+    assert isinstance(found, Err)
+    assert [(error.layer, error.actual) for error in found.error.errors] == [
+        ("a", "a Speechless"),
+        ("c", "'" + 56 * "x" + "..."),
+    ]
 
 
 def test_the_device_is_that_of_the_first_tensor() -> None:

@@ -519,3 +519,10 @@ def test_validate_takes_a_registration_or_its_groups() -> None:
 
 def test_a_placement_of_layers_that_nobody_registers_says_nothing() -> None:
     assert codes(one(KV, KEPT, placements=[place(["x", "y"], offset=3, block_stride=5, size=1)])) == []
+
+
+@pytest.mark.parametrize("form", ["byte", "", "BYTES", None, []])
+def test_an_unknown_presentation_is_refused(form: Any) -> None:
+    result = plan(registered(one(KV, KEPT)), presentation=form)
+    assert isinstance(result, Err)
+    assert [(error.code, error.path) for error in result.error.errors] == [(Code.BAD_CONFIG, "presentation")]
