@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     """What is known of a deployment before it runs.
 
     Attributes:
-        asked: the deployment as it was asked for.
+        asked: the deployment as it was asked for; to ask for no states is to ask for no prefix caching.
         served: as the engine runs it, with its registration.
         plan: what planned of the registration.
         errors: why it is refused; empty where it is not.
@@ -59,16 +59,17 @@ def answer(model: Model, deployment: Deployment) -> Result[Answer, LayoutErrors]
     alone = serve(model, evolve(deployment, tp=1)) if deployment.tp > 1 else None
     room = fits(served.value)
     made = attempt(served.value.registration)
+    asked = evolve(deployment, prefix_caching=served.value.deployment.prefix_caching)
     one_rank = alone.value if isinstance(alone, Ok) else None
     return Ok(
         Answer(
-            deployment,
+            asked,
             served.value,
             made.plan,
             made.errors,
             room,
             advise(served.value),
-            cautions(deployment, served.value, one_rank, room),
+            cautions(asked, served.value, one_rank, room),
         )
     )
 

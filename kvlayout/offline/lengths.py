@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Final
 
 from kvlayout.offline.config import MAX_LENGTH, Config
@@ -44,22 +45,30 @@ def longest_request(config: Config, *, scale: bool = True) -> int | None:
         return None
     factor: float = 1
     for rope in _ropes(config):
-        kind = rope.get("rope_type", rope.get("type", "default"))
+        kind = rope.text("rope_type") or rope.text("type", "default")
         if kind == "longrope" and config.has("original_max_position_embeddings"):
             return config.length("original_max_position_embeddings")
         if kind not in _SCALED:
-            factor = _number(rope.get("factor"), factor)
+            factor = _factor(rope, factor, longest)
     return int(min(longest * factor, MAX_LENGTH)) if scale else longest
 
 
-def _ropes(config: Config) -> Iterator[Mapping[str, object]]:
-    """Yield the descriptions of positions: one, or one for each kind of layer."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    if not isinstance(rope, Mapping):
+def _ropes(config: Config) -> Iterator[Config]:
+    """Yield the descriptions of positions: one, or one for each kind of layer. The older name goes before the newer."""
+    key = next((key for key in ("rope_scaling", "rope_parameters") if config.get(key)), None)
+    rope = None if key is None else config.child(key)
+    if rope is None:
         return
-    inner = [value for value in rope.values() if isinstance(value, Mapping)]
-    yield from inner or [rope]
+    inner = [rope.child(key) for key, value in rope.fields.items() if isinstance(value, Mapping)]
+    yield from [one for one in inner if one is not None] or [rope]
 
 
-def _number(value: object, default: float) -> float:
-    return value if type(value) in (int, float) and isinstance(value, (int, float)) and value > 0 else default
+def _factor(rope: Config, default: float, longest: int) -> float:
+    """Return by what a length is multiplied; a fault reads as the default."""
+    value = rope.get("factor")
+    if value is None:
+        return default
+    if type(value) in (int, float) and isinstance(value, (int, float)) and 1 <= value * longest < inf:
+        return value
+    rope.fault("factor", "a number by which the longest request is multiplied, and stays one")
+    return default

@@ -19,19 +19,30 @@ __all__ = ["asked_cache_type"]
 _ALGORITHMS: Final = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 
 
-def asked_cache_type(config: Config) -> str | None:
-    """Return the engine's word for the type, ``None`` where the checkpoint asks for none that the engine knows."""
-    found = config.get("quantization_config")
+def asked_cache_type(root: Config, inner: Config | None = None, *, schemes: bool = True) -> str | None:
+    """Return the engine's word for the type, ``None`` where the checkpoint asks for none that the engine knows.
+
+    Args:
+        root: the config.
+        inner: that of its language model, where there is another one around it.
+        schemes: the engine's attention takes the scheme of a compressed-tensors checkpoint.
+    """
+    places = [(root, "quantization_config"), (inner or root, "quantization_config"), (root, "compression_config")]
+    found = next((value for config, key in places if (value := config.get(key)) is not None), None)
     if not isinstance(found, Mapping):
         return None
     method = found.get("quant_method")
     if method == "compressed-tensors":
-        return "fp8" if isinstance(found.get("kv_cache_scheme"), Mapping) else None
-    if not isinstance(method, str) or not method.startswith("modelopt"):
+        return "fp8" if schemes and isinstance(found.get("kv_cache_scheme"), Mapping) else None
+    if not isinstance(method, str) or not method.startswith("modelopt") or not root.has("quantization_config"):
         return None
-    inner = found.get("quantization", found)
-    places = [place for place in (inner, found) if isinstance(place, Mapping)]
-    asked = [place.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo") for place in places]
+    spelled = (found.get("quantization", found), found)
+    asked = [
+        place.get(key)
+        for key in ("kv_cache_scheme", "kv_cache_quant_algo")
+        for place in spelled
+        if isinstance(place, Mapping)
+    ]
     return _word(next((value for value in asked if value), None))
 
 

@@ -93,7 +93,7 @@ def _model(root: Config, *, generic: bool) -> Model:
         read.depth,
         read.positions,
         _chunk(config) if states else None,
-        asked_cache_type(root),
+        asked_cache_type(root, config, schemes=known.schemes),
     )
 
 
@@ -116,13 +116,13 @@ def _resolved(root: Config, *, generic: bool) -> tuple[str, Known, Config]:
     return named[0] if named else kind, *_generic(root, generic=generic)
 
 
-def _explained(known: Known) -> Known:
+def _explained(known: Known, *, generic: bool = False) -> Known:
     """Return a reading that takes nothing else for plain attention, where the model type alone says that it applies."""
 
     def read(config: Config, prefix: str) -> Layers:
         found = known.read(config, prefix)
         if all(isinstance(layer, AttentionLayer) for layer in found.layers):
-            refuse_strange(config)
+            refuse_strange(config, generic=generic)
         return found
 
     return known._replace(read=read)
@@ -151,7 +151,7 @@ def _generic(root: Config, *, generic: bool) -> tuple[Known, Config]:
     inner = language_model(root)
     config = (root.child(inner) if inner else None) or root
     layers = "language_model.model.layers" if inner else "model.layers"
-    return _explained(Known("attention, read generically", attention, "", layers)), config
+    return _explained(Known("attention, read generically", attention, "", layers), generic=True), config
 
 
 def _with_defaults(config: Config, kind: str, own: str = "") -> Config:

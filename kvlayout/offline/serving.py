@@ -127,6 +127,7 @@ def _serve(model: Model, deployment: Deployment) -> Served:
             block_size=choices.block,
             kernel_block_sizes=choices.sizes,
             mamba_cache_mode=choices.cache_mode if kinds.states else deployment.mamba_cache_mode,
+            prefix_caching=deployment.prefix_caching and not (kinds.states and choices.cache_mode == "none"),
             mamba_ssm_dtype=choices.recurrent,
             layout=choices.layout,
             max_model_len=choices.longest,

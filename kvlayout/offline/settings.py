@@ -111,6 +111,8 @@ def _advise(served: Served) -> Iterator[Advice]:
         yield Advice("--layout", name, f"{_ORDERS.get(name, 'as the engine names it')}{store}")
     if deployment.prefix_caching:
         found = f"a store finds blocks by the hashes of prefix caching, one every {served.hash_block:,} tokens"
+        if states and len(states) == len(list(_specs(served))):
+            found += "; for a model without attention the engine has it only where it is asked for"
         yield Advice("prefix caching", "on", found)
     else:
         yield Advice("prefix caching", "turn on", "a store finds blocks by the hashes of prefix caching")

@@ -69,6 +69,8 @@ def test_a_count_that_is_none_is_one_error_with_its_field(field: str, value: Any
         ("llama", "architectures", "LlamaForCausalLM"),
         ("llama", "architectures", [None]),
         ("llama", "model_type", 5),
+        ("llama", "rope_scaling", "yarn"),
+        ("llama", "rope_parameters", [1]),
     ],
 )
 def test_a_field_that_is_no_good_is_one_error_with_its_path(name: str, field: str, value: Any) -> None:
@@ -83,6 +85,28 @@ def test_a_field_inside_another_has_its_whole_path() -> None:
     kimi = config("kimilinear")
     kimi["linear_attn_config"]["head_dim"] = 0
     assert [error.path for error in faults(encoded(kimi))] == ["linear_attn_config.head_dim"]
+
+
+@pytest.mark.parametrize(
+    ("rope", "path"),
+    [
+        ({"rope_type": ["yarn"], "factor": 2.0}, "rope_type"),
+        ({"type": 5, "factor": 2.0}, "type"),
+        ({"rope_type": "linear", "factor": "8"}, "factor"),
+        ({"rope_type": "linear", "factor": True}, "factor"),
+        ({"rope_type": "linear", "factor": 0}, "factor"),
+        ({"rope_type": "linear", "factor": -2.0}, "factor"),
+        ({"rope_type": "linear", "factor": 1e-9}, "factor"),
+        ({"rope_type": "dynamic", "factor": float("inf")}, "factor"),
+        ({"rope_type": "dynamic", "factor": 1e308}, "factor"),
+    ],
+    ids=repr,
+)
+def test_a_scale_of_positions_that_is_none_is_one_error_with_its_path(rope: dict[str, Any], path: str) -> None:
+    (error,) = faults(encoded(config("llama", rope_scaling=rope)))
+    assert error.path == f"rope_scaling.{path}"
+    (inner,) = faults(encoded(config("llama", rope_parameters={"full_attention": rope})))
+    assert inner.path == f"rope_parameters.full_attention.{path}"
 
 
 def test_a_pattern_is_read_where_kinds_are_not_listed() -> None:

@@ -232,6 +232,28 @@ def test_element_type_of_caches_that_a_checkpoint_asks_for(given: object, expect
     assert read(config("llama", quantization_config=given)).cache_dtype == expected
 
 
+COMPRESSED = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+MODELOPT = {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}
+
+
+def test_a_quantised_checkpoint_is_described_in_one_of_three_places() -> None:
+    assert read(config("llama", compression_config=COMPRESSED)).cache_dtype == "fp8"
+    assert read(config("llama", compression_config=MODELOPT)).cache_dtype is None
+    fields = config("mistral3-vision")
+    fields["text_config"]["quantization_config"] = COMPRESSED
+    assert read(fields).cache_dtype == "fp8"
+    fields["text_config"]["quantization_config"] = MODELOPT
+    assert read(fields).cache_dtype is None
+    fields["quantization_config"] = {"quant_method": "fp8"}
+    assert read(fields).cache_dtype is None
+
+
+@pytest.mark.parametrize("name", ["deepseekv2", "deepseekv32", "kimilinear", "kimi-vision", "jamba", "zamba2", "lfm2"])
+def test_attention_that_is_not_told_of_a_cache_scheme_keeps_its_own_type(name: str) -> None:
+    assert read(config(name, quantization_config=COMPRESSED)).cache_dtype is None
+    assert read(config(name, quantization_config=MODELOPT)).cache_dtype == "fp8_e4m3"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -239,12 +261,24 @@ def test_element_type_of_caches_that_a_checkpoint_asks_for(given: object, expect
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 32768),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 8192),
         ({"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 4096}, 4096),
+        ({"rope_parameters": {"full_attention": None, "sliding_attention": {"type": "linear", "factor": 2}}}, 16384),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}}, 16384),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, 4096),
+        ({"rope_scaling": {"rope_type": None, "factor": 2}}, 16384),
         ({"seq_length": 1024}, 1024),
         ({"model_max_length": 16384}, 16384),
     ],
 )
 def test_longest_request(given: dict[str, Any], expected: int) -> None:
     assert read(config("llama", **given)).max_positions == expected
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "dots1"])
+def test_a_window_that_is_switched_off_is_in_no_layer_whatever_the_first_layer_with_one(name: str) -> None:
+    classes = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "dots1": "Dots1ForCausalLM"}
+    fields = config("llama", architectures=[classes[name]], model_type=name, num_hidden_layers=4)
+    fields |= {"sliding_window": 32768, "max_window_layers": 3, "use_sliding_window": False}
+    assert {layer.window for layer in read(fields).layers if isinstance(layer, AttentionLayer)} == {None}
 
 
 def test_an_unknown_architecture_is_an_error_that_says_what_a_reading_would_need() -> None:
@@ -274,6 +308,43 @@ def test_layers_that_are_not_plain_attention_are_never_read_as_such(name: str) -
     (error,) = refused(fields)
     assert "--generic" not in error.fix
     assert len(refused(fields, generic=True)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_kv_heads", 2),
+        ("n_head_kv", 2),
+        ("multi_query", True),
+        ("multi_query_group_num", 2),
+        ("num_key_value_heads_per_layer", [4, 2]),
+        ("block_configs", [{"attention": {"n_heads_in_group": 8}}]),
+        ("attn_config", {"kv_n_heads": 8}),
+        ("v_head_dim", 128),
+        ("kv_channels", 64),
+        ("attn_type_list", [0, 1]),
+        ("full_attention_layers", [3]),
+        ("is_encoder_decoder", True),
+    ],
+)
+def test_heads_and_kinds_by_other_names_are_not_overlooked(field: str, value: object) -> None:
+    unknown = {"architectures": ["QuantumForCausalLM"], "model_type": "quantum", field: value}
+    (error,) = refused(config("llama", **unknown))
+    assert field in error.expected
+    assert "--generic" not in error.fix
+    assert [error.path for error in refused(config("llama", **unknown), generic=True)] == [field]
+
+
+def test_kinds_that_are_listed_need_no_other_name() -> None:
+    listed = ["sliding_attention", "full_attention"] * 2
+    unknown = {"architectures": ["QuantumForCausalLM"], "model_type": "quantum", "global_attn_every_n_layers": 2}
+    fields = config("llama", num_hidden_layers=4, sliding_window=512, layer_types=listed, **unknown)
+    assert [layer.window for layer in read(fields, generic=True).layers if isinstance(layer, AttentionLayer)] == [
+        512,
+        None,
+        512,
+        None,
+    ]
 
 
 def test_a_known_kind_with_fields_of_other_layers_is_not_taken_by_its_kind() -> None:

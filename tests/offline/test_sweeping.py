@@ -46,13 +46,13 @@ def test_what_is_unusable_or_refused_says_why() -> None:
 
 
 def test_every_value_is_read_before_anything_is_served() -> None:
-    refused = axes({"block_size": "no"}, (("tp", ("1", "x", "-2")), ("layout", ("NHD",))))
+    refused = axes({"block_size": "no"}, (("tp", ("1", "x", "-2")), ("layout", ("NCHW",))))
     assert isinstance(refused, Err)
     assert [(error.path, error.actual) for error in refused.error.errors] == [
         ("--block-size", "no"),
         ("--tp", "x"),
         ("--tp", "-2"),
-        ("--layout", "NHD"),
+        ("--layout", "NCHW"),
     ]
 
 

@@ -52,6 +52,7 @@ class Known(NamedTuple):
         layers: what the engine puts before the number of a layer.
         halves: the engine computes in bfloat16 where the config says float16.
         states_key: the field from which the engine takes the element type of recurrent states.
+        schemes: the engine's attention takes the cache scheme of a compressed-tensors checkpoint.
     """
 
     family: str
@@ -60,6 +61,7 @@ class Known(NamedTuple):
     layers: str = "model.layers"
     halves: bool = False
     states_key: str = ""
+    schemes: bool = True
 
 
 def _windows(interval: int, key: str = "") -> Reading:
@@ -150,13 +152,13 @@ KNOWN: Final[Mapping[str, Known]] = {
     "Olmo3ForCausalLM": Known(_SLIDING, _windows(4), "olmo3"),
     "SmolLM3ForCausalLM": Known(_SLIDING, partial(attention, pattern=without_rope), "smollm3"),
     "Llama4ForCausalLM": Known("chunked local and full attention", chunked, "llama4_text"),
-    "DeepseekV2ForCausalLM": Known(_LATENT, latent, "deepseek_v2"),
-    "AXK1ForCausalLM": Known(_LATENT, latent, "axk1"),
-    "DeepseekV3ForCausalLM": Known(_LATENT, latent, "deepseek_v3"),
-    "Glm4MoeLiteForCausalLM": Known(_LATENT, latent, "glm4_moe_lite"),
-    "DeepseekV32ForCausalLM": Known("latent attention with an indexer", indexed, "deepseek_v32"),
-    "GlmMoeDsaForCausalLM": Known("latent attention with an indexer", indexed, "glm_moe_dsa"),
-    "KimiLinearForCausalLM": Known("kimi delta and latent attention", kimi_delta, "kimi_linear"),
+    "DeepseekV2ForCausalLM": Known(_LATENT, latent, "deepseek_v2", schemes=False),
+    "AXK1ForCausalLM": Known(_LATENT, latent, "axk1", schemes=False),
+    "DeepseekV3ForCausalLM": Known(_LATENT, latent, "deepseek_v3", schemes=False),
+    "Glm4MoeLiteForCausalLM": Known(_LATENT, latent, "glm4_moe_lite", schemes=False),
+    "DeepseekV32ForCausalLM": Known("latent attention with an indexer", indexed, "deepseek_v32", schemes=False),
+    "GlmMoeDsaForCausalLM": Known("latent attention with an indexer", indexed, "glm_moe_dsa", schemes=False),
+    "KimiLinearForCausalLM": Known("kimi delta and latent attention", kimi_delta, "kimi_linear", schemes=False),
     "Qwen3NextForCausalLM": Known(_DELTA, gated_delta, "qwen3_next"),
     "Qwen3_5ForCausalLM": Known(_DELTA, gated_delta, "qwen3_5_text", states_key="mamba_ssm_dtype"),
     "Qwen3_5MoeForCausalLM": Known(_DELTA, gated_delta, "qwen3_5_moe_text", states_key="mamba_ssm_dtype"),
@@ -164,12 +166,12 @@ KNOWN: Final[Mapping[str, Known]] = {
     "BambaForCausalLM": Known(_SPACES, bamba, "bamba"),
     "GraniteMoeHybridForCausalLM": Known(_SPACES, granite, "granitemoehybrid"),
     "FalconH1ForCausalLM": Known(_SPACES, falcon, "falcon_h1"),
-    "Zamba2ForCausalLM": Known(_SPACES, zamba, "zamba2"),
-    "JambaForCausalLM": Known(_SPACES, jamba, "jamba"),
+    "Zamba2ForCausalLM": Known(_SPACES, zamba, "zamba2", schemes=False),
+    "JambaForCausalLM": Known(_SPACES, jamba, "jamba", schemes=False),
     "Mamba2ForCausalLM": Known("state spaces", mamba2, "mamba2", "backbone.layers"),
     "MambaForCausalLM": Known("state spaces", mamba, "mamba", "backbone.layers"),
     "FalconMambaForCausalLM": Known("state spaces", mamba, "falcon_mamba", "backbone.layers"),
-    "Lfm2ForCausalLM": Known("short convolutions and full attention", short_conv, "lfm2"),
-    "Lfm2MoeForCausalLM": Known("short convolutions and full attention", short_conv, "lfm2_moe"),
+    "Lfm2ForCausalLM": Known("short convolutions and full attention", short_conv, "lfm2", schemes=False),
+    "Lfm2MoeForCausalLM": Known("short convolutions and full attention", short_conv, "lfm2_moe", schemes=False),
     "WhisperForConditionalGeneration": Known("cross attention", cross, "whisper", ".decoder.layers"),
 }

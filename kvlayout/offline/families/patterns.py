@@ -54,7 +54,8 @@ def one_kind(config: Config, count: int) -> tuple[str, ...]:
 
 def beyond(config: Config, count: int) -> tuple[str, ...]:
     """Return windows from layer ``max_window_layers`` on, where there is a window that is in use."""
-    first = config.whole("max_window_layers", least=0) if config.has("sliding_window") else count
+    used = config.flag("use_sliding_window", default=True) and config.has("sliding_window")
+    first = config.whole("max_window_layers", least=0) if used else count
     return tuple(SLIDING if i >= first else FULL for i in range(count))
 
 

@@ -55,6 +55,40 @@ _OTHER: Final = (
     "time_",
 )
 
+#: Names of heads that plain attention does not read: where an architecture is unknown, they may say that there are
+#: fewer heads, or others, than it takes there to be.
+_HEADS: Final = (
+    "attention_other",
+    "attention_window",
+    "attn_config",
+    "block_configs",
+    "cross_attention_",
+    "group_query",
+    "hidden_size_per_head",
+    "is_encoder_decoder",
+    "kv_channels",
+    "kv_heads",
+    "kv_n_heads",
+    "moba_",
+    "multi_query",
+    "n_head_kv",
+    "n_kv_heads",
+    "num_attention_groups",
+    "num_attention_heads_per_layer",
+    "num_head_kv",
+    "num_heads_kv",
+    "num_key_value_groups",
+    "num_key_value_heads_per_layer",
+    "num_kv_heads",
+    "num_query_groups",
+    "swa_",
+    "v_head_dim",
+    "value_head_dim",
+)
+
+#: Names that tell kinds of layers apart, where ``layer_types`` does not.
+_KINDS: Final = ("attention_types", "attn_type", "full_attention_", "full_attn_", "global_attn_", "layer_group_size")
+
 #: Objects in which configs keep their language model.
 _INNER: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -66,9 +100,14 @@ def language_model(root: Config) -> str:
     return next((key for key in _INNER if isinstance(root.get(key), Mapping)), "")
 
 
-def strange(fields: Mapping[str, object]) -> tuple[str, ...]:
+def strange(fields: Mapping[str, object], starts: tuple[str, ...] = _OTHER) -> tuple[str, ...]:
     """Return the fields that say that a layer keeps something else than keys and values."""
-    return tuple(key for key, value in fields.items() if key.startswith(_OTHER) and value not in (None, 0, False, []))
+    return tuple(key for key, value in fields.items() if key.startswith(starts) and value not in (None, 0, False, []))
+
+
+def _unexplained(fields: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the fields that may say so where nothing is known of the architecture."""
+    return strange(fields, _OTHER + _HEADS + (() if fields.get("layer_types") else _KINDS))
 
 
 def refuse_unknown(root: Config) -> NoReturn:
@@ -78,7 +117,7 @@ def refuse_unknown(root: Config) -> NoReturn:
         SkipError: always.
     """
     inner = root.child(language_model(root)) if language_model(root) else root
-    other = strange(root.fields if inner is None else inner.fields)
+    other = _unexplained(root.fields if inner is None else inner.fields)
     needs = f"an architecture whose layers are known; a reading would need {', '.join(ATTENTION_FIELDS)}"
     if other:
         needs += f", and the meaning of {', '.join(other[:8])}"
@@ -90,9 +129,14 @@ def refuse_unknown(root: Config) -> NoReturn:
     raise SkipError
 
 
-def refuse_strange(config: Config) -> None:
-    """Note each field of latent or recurrent layers that was not read: the layers are not what they seem."""
-    for key in strange(config.fields):
+def refuse_strange(config: Config, *, generic: bool = False) -> None:
+    """Note each field of latent or recurrent layers that was not read: the layers are not what they seem.
+
+    Args:
+        config: the config, after it was read.
+        generic: nothing is known of the architecture, so other names of heads count as well.
+    """
+    for key in _unexplained(config.fields) if generic else strange(config.fields):
         if key not in config.asked:
             config.fault(key, "no field that this reading does not explain", "update kvlayout")
 

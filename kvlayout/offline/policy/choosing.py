@@ -6,7 +6,7 @@
 >>> made = Model("", "", "bfloat16", (LatentLayer("model.layers.0.self_attn.attn", 512, 64),))
 >>> chosen = choose(made, Kinds.of(made), Deployment(), policy_of("vllm-0.32").facts)
 >>> chosen.block, chosen.sizes, chosen.layout
-(64, (KernelSize(tokens=64, multiple=False),), 'LBNHC')
+(16, (KernelSize(tokens=16, multiple=True),), 'LBNHC')
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _REFERENCE: Final[Sizes] = (KernelSize(16),)
 _BLOCK: Final = 16
 _CPU_BLOCK: Final = 128
 
+#: Tokens of the longest request of a model whose config does not say.
+_LENGTH: Final = 2048
+
 
 class Choices(NamedTuple):
     """A deployment without gaps.
@@ -53,7 +56,7 @@ class Choices(NamedTuple):
         backends: those of all attention layers, in their order.
         block: tokens a block, before it is aligned with states.
         reference: latent attention runs on a CPU's reference backend, which takes one block and no prefix caching.
-        longest: tokens of the longest request, where it is known.
+        longest: tokens of the longest request.
         layout: the order of axes in memory.
     """
 
@@ -67,7 +70,7 @@ class Choices(NamedTuple):
     backends: tuple[Sizes, ...]
     block: int
     reference: bool
-    longest: int | None
+    longest: int
     layout: LayoutName
 
 
@@ -98,12 +101,12 @@ def choose(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> 
     )
 
 
-def _longest(model: Model, deployment: Deployment) -> int | None:
-    """Return the tokens of the longest request."""
+def _longest(model: Model, deployment: Deployment) -> int:
+    """Return the tokens of the longest request: as asked for, those of the model, or what the engine assumes."""
     asked, most = deployment.max_model_len, model.max_positions
     if asked is not None and most is not None and asked > most:
         raise refused("max_model_len", f"at most the {most} tokens of the model", asked, "set --max-model-len")
-    return asked or most
+    return asked or most or _LENGTH
 
 
 def _element(model: Model, deployment: Deployment) -> str:

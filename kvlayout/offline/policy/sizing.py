@@ -77,8 +77,6 @@ def rank_of(model: Model, kinds: Kinds, choices: Choices, deployment: Deployment
     if not kinds.states:
         return rank
     if choices.cache_mode == "none":
-        if choices.longest is None:
-            raise refused("max_model_len", "the length of the longest request", "unknown", "set --max-model-len")
         rank = rank._replace(state_block=choices.longest)
     if not kinds.attending:  # nothing to share a block with, and the platform's default comes too late
         return rank._replace(state_block=rank.state_block if choices.cache_mode == "none" else rank.first_block)

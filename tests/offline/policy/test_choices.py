@@ -70,6 +70,17 @@ def test_to_keep_no_state_is_to_do_without_prefix_caching() -> None:
     asked = served(MODELS["qwen35"], mamba_cache_mode="none", max_model_len=4096)
     assert state(asked) == state(served(MODELS["qwen35"], prefix_caching=False, max_model_len=4096))
     assert (state(asked).cache_mode, state(asked).block_size) == ("none", 4096)
+    assert not asked.deployment.prefix_caching
+    assert served(MODELS["llama"], mamba_cache_mode="none").deployment.prefix_caching, (
+        "no states, nothing to do without"
+    )
+
+
+def test_a_request_of_unknown_length_has_the_2048_tokens_that_the_engine_assumes() -> None:
+    made = served(evolve(MODELS["qwen35"], max_positions=None), mamba_cache_mode="none")
+    assert (state(made).block_size, made.deployment.max_model_len) == (2048, 2048)
+    longer = served(evolve(MODELS["qwen35"], max_positions=None), mamba_cache_mode="none", max_model_len=4096)
+    assert (state(longer).block_size, longer.deployment.max_model_len) == (4096, 4096)
 
 
 def test_a_kernel_that_takes_chunks_aligns_the_block_to_them() -> None:

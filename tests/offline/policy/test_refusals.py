@@ -123,12 +123,6 @@ def test_keys_wider_than_values_are_not_for_planes() -> None:
     assert isinstance(serve(WIDE, Deployment(engine="vllm-0.26")), Ok)
 
 
-def test_a_request_of_unknown_length_has_no_block_of_states() -> None:
-    nameless = evolve(MODELS["qwen35"], max_positions=None)
-    assert refused(nameless, Deployment(mamba_cache_mode="none")).path == "max_model_len"
-    assert isinstance(serve(nameless, Deployment()), Ok)
-
-
 def test_context_parallelism_needs_attention() -> None:
     states = model(StateLayer(f"model.layers.{i}.mixer", "MAMBA1", Mamba1(256, 16, 4)) for i in range(2))
     assert refused(states, Deployment(tp=2, dcp=2)).path == "dcp"
