@@ -3,8 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from kvlayout.offline.answering import Answer
+from kvlayout.offline.model import StateLayer
 from kvlayout.offline.settings import Advice, chunk_unit
 from tests.offline.deployed import KERNELS, answered, crossed, dense, hybrid, latent, windowed
 
@@ -90,6 +92,8 @@ def test_a_mode_that_keeps_nothing_is_advised_against() -> None:
     assert advice(made, "--mamba-cache-mode").value == "align"
     assert {error.code.value for error in made.errors} == {"unsupported-mamba-mode"}
     assert advice(answered(hybrid()), "--mamba-cache-mode").value == "align"
+    assert advice(made, "prefix caching").value == "turn on"
+    assert not made.asked.prefix_caching, "the engine has that mode only without prefix caching"
 
 
 @pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "BLHNC", "BLNHC"])
@@ -105,6 +109,12 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     assert advice(made, "prefix caching").value == "turn on"
     assert "prefix-caching" in codes(made)
     assert advice(answered(dense()), "prefix caching").value == "on"
+
+
+def test_a_model_without_attention_has_prefix_caching_only_where_it_is_asked_for() -> None:
+    states = evolve(hybrid(), layers=tuple(one for one in hybrid().layers if isinstance(one, StateLayer)))
+    assert "asked for" in advice(answered(states), "prefix caching").reason
+    assert "asked for" not in advice(answered(hybrid()), "prefix caching").reason
 
 
 # ----------------------------------------------------------------------------------------------------------- cautions

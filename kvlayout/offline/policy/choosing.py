@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.offline.deployment import CacheMode, KernelSize, LayoutName
 from kvlayout.offline.model import AttentionLayer, KimiDelta, Mamba1, Mamba2
-from kvlayout.offline.policy.kernels import Sizes, preferred, smallest
+from kvlayout.offline.policy.kernels import Sizes, holds, preferred, smallest, written
 from kvlayout.offline.policy.kinds import Kinds, is_indexer
 from kvlayout.offline.policy.layers import CacheType, cache_type
 from kvlayout.offline.policy.values import refused
@@ -151,6 +151,10 @@ def _block(
     if cpu and kinds.latent and sizes == _REFERENCE:
         return smallest(_REFERENCE), True  # whatever the user asked for
     if deployment.block_size is not None:
+        if backends and not cpu and not deployment.kernel_block_sizes and not holds(_DENSE, deployment.block_size):
+            fix = f"set --block-size to a multiple of {smallest(_DENSE)}"  # that is the least of any GPU backend
+            asked = f"{deployment.block_size} tokens"
+            raise refused("block_size", f"a block of whole kernel blocks ({written(sizes)})", asked, fix)
         return deployment.block_size, False
     if not backends:
         return _BLOCK, False

@@ -18,7 +18,7 @@ from kvlayout.offline.policy.values import refused
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Sizes", "common", "largest_within", "preferred", "smallest", "takes", "written"]
+__all__ = ["Sizes", "common", "holds", "largest_within", "preferred", "smallest", "takes", "written"]
 
 #: What one backend takes: exact sizes and multiples, in its own order.
 Sizes: TypeAlias = tuple[KernelSize, ...]
@@ -43,8 +43,12 @@ def takes(sizes: Sizes, block: int) -> bool:
     return any(block % size.tokens == 0 if size.multiple else block == size.tokens for size in sizes)
 
 
-def _holds(sizes: Sizes, block: int) -> bool:
-    """Return whether a block is made of whole kernel blocks, which is all that the engine's default asks for."""
+def holds(sizes: Sizes, block: int) -> bool:
+    """Return whether a block is made of whole kernel blocks, which is all that the engine asks of one by itself.
+
+    >>> holds((KernelSize(32),), 96), holds((KernelSize(16, multiple=True),), 24)
+    (True, False)
+    """
     return any(block % size.tokens == 0 for size in sizes)
 
 
@@ -54,13 +58,13 @@ def preferred(backends: Sequence[Sizes], default: int) -> int:
     Raises:
         RefusedError: they share none.
     """
-    if all(_holds(sizes, default) for sizes in backends):
+    if all(holds(sizes, default) for sizes in backends):
         return default
     if len(backends) == 1:
         return smallest(backends[0])
     candidates = {lcm(*sizes) for sizes in product(*([size.tokens for size in sizes] for sizes in backends))}
     for block in sorted(candidates):
-        if all(_holds(sizes, block) for sizes in backends):
+        if all(holds(sizes, block) for sizes in backends):
             return block
     raise refused(
         "kernel_block_sizes", "a block size that all attention backends accept", "; ".join(map(written, backends))

@@ -123,6 +123,15 @@ def test_keys_wider_than_values_are_not_for_planes() -> None:
     assert isinstance(serve(WIDE, Deployment(engine="vllm-0.26")), Ok)
 
 
+@pytest.mark.parametrize("block", [1, 7, 24, 1000])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "deepseekv2", "qwen35", "kimilinear", "falconh1"])
+def test_a_block_that_no_backend_of_a_gpu_takes_is_refused_for_hybrids_too(name: str, block: int) -> None:
+    error = refused(MODELS[name], Deployment(block_size=block))
+    assert (error.path, error.actual) == ("block_size", f"{block} tokens")
+    assert "16" in error.fix
+    assert isinstance(serve(MODELS[name], Deployment(block_size=48)), Ok)
+
+
 def test_context_parallelism_needs_attention() -> None:
     states = model(StateLayer(f"model.layers.{i}.mixer", "MAMBA1", Mamba1(256, 16, 4)) for i in range(2))
     assert refused(states, Deployment(tp=2, dcp=2)).path == "dcp"
