@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvlayout.algebra.layout import Axis
 from kvlayout.algebra.units import raw
 from kvlayout.errors import Code
-from tests.rules.building import Json, attention, document, group, mamba, place, planned, state_row, tensor
+from tests.rules.building import Json, attention, document, group, mamba, place, planned, state_list, state_row, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,29 @@ def test_one_bad_layer_among_layers_that_are_alike_is_refused_alone(fault: str, 
     for layer, view in result.plan.layers.items():
         assert view.view is not None
         assert raw(view.view.offset) == LAYERS.index(layer) * 3 * PAGE
+
+
+@pytest.mark.parametrize("at", range(len(LAYERS)))
+def test_a_list_of_states_that_crosses_its_stride_is_seen_between_others(at: int) -> None:
+    caches = {layer: state_list(STATE, 3, 5 * PAGE, base=i * PAGE) for i, layer in enumerate(LAYERS)}
+    made = document([group(LAYERS, STATE)], caches)
+    assert not planned(made).errors
+    base = 3 * 5 * PAGE + 4 * PAGE + 64  # the last page of a stride, and a part of it more
+    caches[LAYERS[at]] = state_list(STATE, 3, 5 * PAGE, base=base)
+    caches[LAYERS[-1] if at < len(LAYERS) - 1 else "a"] = state_list(STATE, 3, 5 * PAGE, base=2 * 3 * 5 * PAGE)
+    result = planned(document([group(LAYERS, STATE)], caches))
+    assert found(result) == [(Code.STATE_NOT_AT_PAGE_BASE, LAYERS[at])]
+
+
+def test_each_layer_of_two_readings_is_read_as_its_own_placement_says() -> None:
+    caches = {layer: tensor([2, 2, 16, 2, 8], storage=i) for i, layer in enumerate(LAYERS)}
+    strides = [PAGE, PAGE // 2, PAGE, PAGE // 2, PAGE]
+    placed = [place([layer], block_stride=stride) for layer, stride in zip(LAYERS, strides, strict=True)]
+    result = planned(document([group(LAYERS, KV)], caches, 2, placements=placed))
+    assert not result.errors
+    views = [layer.view for layer in result.plan.layers.values()]
+    found = [raw(view.strides[view.axes.index(Axis.BLOCK)]) for view in views if view is not None]
+    assert found == strides
 
 
 def test_each_bad_layer_has_an_error_in_the_order_of_the_group() -> None:

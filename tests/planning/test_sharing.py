@@ -101,6 +101,26 @@ SEATS = st.builds(
 @example([Seat(0, 0, 8, 8), Seat(1, 0, 8, 8), Seat(1, 2, 8, 2)], 3)
 @example([Seat(0, 0, 4, 1), Seat(0, 3, 4, 1), Seat(1, 3, 4, 2)], 2)
 def test_every_pair_of_groups_that_meets_is_named_once(seats: list[Seat], blocks: int) -> None:
+    names_what_meets(seats, blocks)
+
+
+#: Layers of few shapes in few places, as the groups of a hybrid share a pool: mostly several of them have one seat.
+SHARED = st.builds(
+    Seat,
+    st.integers(0, 3),
+    st.sampled_from([0, 8, 16, 48]),
+    st.sampled_from([16, 16, 16, 8]),
+    st.sampled_from([8, 8, 8, 4]),
+)
+
+
+@given(st.lists(SHARED, min_size=2, max_size=10), st.integers(1, 4))
+@settings(max_examples=400)
+def test_seats_that_groups_share(seats: list[Seat], blocks: int) -> None:
+    names_what_meets(seats, blocks)
+
+
+def names_what_meets(seats: list[Seat], blocks: int) -> None:
     result = attempt_of(seats, blocks)
     pairs = expected(seats, blocks)
     assert {error.code for error in result.errors} <= {Code.PAGE_OVERLAP}
