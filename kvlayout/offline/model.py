@@ -203,6 +203,7 @@ class Model:
         positions: the decoder layer of each of ``layers``; empty where it is the first number of their names.
         state_chunk: tokens that a recurrent kernel takes at once (``chunk_size``), which old engines align blocks to.
         cache_dtype: element type of attention caches that a quantised checkpoint asks for, in the engine's words.
+        typed_cache: attention caches have the element type that a deployment asks for; else always the model's own.
     """
 
     architecture: str
@@ -216,3 +217,4 @@ class Model:
     positions: tuple[int, ...] = ()
     state_chunk: int | None = None
     cache_dtype: str | None = None
+    typed_cache: bool = True

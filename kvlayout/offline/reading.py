@@ -94,6 +94,7 @@ def _model(root: Config, *, generic: bool) -> Model:
         read.positions,
         _chunk(config) if states else None,
         asked_cache_type(root, config, schemes=known.schemes),
+        known.typed,
     )
 
 

@@ -202,6 +202,9 @@ def _changed(asked: Deployment, deployment: Deployment) -> Iterator[Caution]:
     ):
         if told is not None and told != does:
             yield Caution("not-as-asked", (), f"{name} {told} was asked for, and the engine takes {does or 'none'}")
+    if asked.cache_dtype != "auto" and deployment.cache_dtype == "auto":
+        text = f"--cache-dtype {asked.cache_dtype} was asked for, and the engine"
+        yield Caution("not-as-asked", (), f"{text} does not hand it to the attention of this model")
 
 
 def _padded(served: Served) -> Iterator[Caution]:

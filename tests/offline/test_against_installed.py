@@ -60,9 +60,41 @@ def same(deriver: Deriver, fields: dict[str, Any], deployment: Deployment) -> No
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
 @pytest.mark.parametrize("name", BUILT)
 def test_tiny_models(name: str, deployment: str, deriver: Deriver) -> None:
-    if (name, deployment) == ("falcon", "eight bits"):
-        pytest.skip("vLLM's Falcon does not hand the cache's element type to its attention")
     same(deriver, config(name), DEPLOYMENTS[deployment])
+
+
+@pytest.mark.engine
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config"])
+@pytest.mark.parametrize("name", BUILT)
+def test_checkpoints_with_a_scheme_for_caches(name: str, place: str, deriver: Deriver) -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    method = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {}, "ignore": []}
+    same(deriver, config(name, **{place: method | {"kv_cache_scheme": scheme}}), CPU)
+
+
+#: Fields of real configs that decide what their layers keep, or that seem to: vLLM's own reading is held against ours.
+MUTED = {"use_sliding_window": False, "sliding_window": 32768, "max_window_layers": 1}
+FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2, windows off": ("llama", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"} | MUTED),
+    "qwen3, windows off": ("llama", {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"} | MUTED),
+    "scaled twice": ("falconh1", {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"factor": 2.0}}),
+    "scaled": ("falconh1", {"rope_scaling": {"rope_type": "linear", "factor": 1.3}}),
+    "scaled by no text": ("falconh1", {"rope_scaling": {"rope_type": ["linear"], "factor": 1.3}}),
+    "scaled to nothing": ("falconh1", {"rope_scaling": {"rope_type": "linear", "factor": 1e-9}}),
+    "no length": ("mamba", {"max_position_embeddings": None}),
+    "no length, with heads": ("mamba2", {"max_position_embeddings": None}),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FIELDS)
+def test_fields_of_real_configs(case: str, deriver: Deriver) -> None:
+    name, given = FIELDS[case]
+    same(deriver, config(name, **given), evolve(CPU, prefix_caching=False))
 
 
 @pytest.mark.engine

@@ -153,6 +153,13 @@ def test_what_the_engine_does_otherwise_is_said() -> None:
     assert "not-as-asked" not in codes(answered(hybrid(), mamba_cache_mode="align", layout="LBNHC"))
 
 
+def test_a_cache_type_that_attention_is_not_told_of_is_said() -> None:
+    deaf = answered(evolve(dense(), typed_cache=False), cache_dtype="fp8")
+    assert "not-as-asked" in codes(deaf)
+    assert deaf.served.block_bytes == answered(dense()).served.block_bytes
+    assert "not-as-asked" not in codes(answered(dense(), cache_dtype="fp8"))
+
+
 def test_memory_that_is_too_small_is_said_with_what_fits() -> None:
     made = answered(dense(), cache_memory=100 << 20)
     assert made.capacity is not None

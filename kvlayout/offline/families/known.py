@@ -53,6 +53,7 @@ class Known(NamedTuple):
         halves: the engine computes in bfloat16 where the config says float16.
         states_key: the field from which the engine takes the element type of recurrent states.
         schemes: the engine's attention takes the cache scheme of a compressed-tensors checkpoint.
+        typed: the engine hands the element type of caches that is asked for to its attention.
     """
 
     family: str
@@ -62,6 +63,7 @@ class Known(NamedTuple):
     halves: bool = False
     states_key: str = ""
     schemes: bool = True
+    typed: bool = True
 
 
 def _windows(interval: int, key: str = "") -> Reading:
@@ -133,7 +135,7 @@ KNOWN: Final[Mapping[str, Known]] = {
     "GPTBigCodeForCausalLM": Known(_FULL, gpt2, "gpt_bigcode", "model.h"),
     "OPTForCausalLM": Known(_FULL, _divided, "opt", "model.decoder.layers"),
     "GPT2LMHeadModel": Known(_FULL, gpt2, "gpt2", "transformer.h"),
-    "FalconForCausalLM": Known(_FULL, falcon_heads, "falcon", "transformer.h"),
+    "FalconForCausalLM": Known(_FULL, falcon_heads, "falcon", "transformer.h", typed=False),
     "GPTNeoXForCausalLM": Known(_FULL, partial(attention, module="attention.attn"), "gpt_neox"),
     "Gemma2ForCausalLM": Known(_SLIDING, _windows(2), "gemma2", halves=True),
     "Gemma3ForCausalLM": Known(_SLIDING, _gemma3, "gemma3_text", halves=True),

@@ -119,7 +119,7 @@ def _element(model: Model, deployment: Deployment) -> str:
 
 def _cache(model: Model, kinds: Kinds, deployment: Deployment, facts: Facts) -> tuple[str, CacheType]:
     """Return the cache's element type; sparse attention keeps eight bits in rows of its own."""
-    mode = deployment.cache_dtype
+    mode = deployment.cache_dtype if model.typed_cache else "auto"
     if mode == "auto" and model.cache_dtype is not None:  # a quantised checkpoint asks for it
         mode = model.cache_dtype
     cache = cache_type(mode, facts.cache_types)
