@@ -55,6 +55,8 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
     Errors: ``axes-mismatch``.
     """
+    if not entry:
+        return Err(LayoutError(Code.AXES_MISMATCH, expected="a tensor, or a list of them", actual="an empty list"))
     for part in (entry,) if isinstance(entry, RegisteredTensor) else entry:
         if not _numbered(part):
             expected, actual = "a size of 1 or more and a stride for each axis", f"[{', '.join(map(str, part.shape))}]"

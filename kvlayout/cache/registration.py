@@ -102,7 +102,8 @@ class Group:
     @property
     def specs(self) -> tuple[Spec, ...]:
         """The group's spec, or where layers have their own, the spec of each."""
-        return tuple(self.leaves.get(layer, self.spec) for layer in self.layers) if self.leaves else (self.spec,)
+        leaves = tuple(self.leaves.get(layer, self.spec) for layer in self.layers) if self.leaves else ()
+        return leaves or (self.spec,)
 
 
 @final

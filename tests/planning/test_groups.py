@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from kvlayout.algebra.result import Err, Ok
 from kvlayout.errors import Code, LayoutErrors
-from kvlayout.planning import plan, validate
+from kvlayout.planning import attempt, plan, validate
 from kvlayout.reporting import plan_json
 from tests.rules.building import (
     Json,
@@ -526,3 +527,23 @@ def test_an_unknown_presentation_is_refused(form: Any) -> None:
     result = plan(registered(one(KV, KEPT)), presentation=form)
     assert isinstance(result, Err)
     assert [(error.code, error.path) for error in result.error.errors] == [(Code.BAD_CONFIG, "presentation")]
+
+
+@pytest.mark.parametrize("blocks", [3, None])
+@pytest.mark.parametrize("spec", [KV, STATE])
+def test_a_list_of_no_tensors_is_refused_alone(spec: Json, blocks: int | None) -> None:
+    cache = KEPT if spec is KV else state_row(STATE, 3)
+    whole = registered(document([group(["a", "b"], spec)], {"a": cache, "b": cache | {"storage": 1}}, blocks))
+    made = attempt(evolve(whole, caches={**whole.caches, "a": ()}))
+    assert [(error.code, error.layer) for error in made.errors] == [(Code.AXES_MISMATCH, "a")]
+    assert list(made.plan.layers) == ["b"]
+
+
+def test_a_group_without_layers_has_the_spec_of_the_whole() -> None:
+    whole = registered(one(KV, KEPT))
+    (given,) = whole.groups
+    bare = evolve(given, layers=(), leaves={"b": given.spec})
+    made = attempt(evolve(whole, groups=(bare, given)))
+    assert not made.errors
+    assert [(found.layers, found.page_bytes) for found in made.plan.groups] == [((), 4096), (("a",), 4096)]
+    assert validate((bare,)) == ()
