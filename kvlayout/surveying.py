@@ -103,7 +103,7 @@ class Survey:
             faults = dict.fromkeys(layers.keys() - caches.keys(), missing)
             names = [layer for layer in names if layer not in faults]
             entries = [caches[layer] for layer in names]
-        if () in entries:
+        if not all(entries):
             empty = LayoutError(Code.AXES_MISMATCH, expected="a tensor, or a list of them", actual="an empty list")
             faults |= {layer: empty for layer, entry in zip(names, entries, strict=True) if not entry}
             names, entries = [layer for layer in names if caches[layer]], [entry for entry in entries if entry]
