@@ -116,7 +116,9 @@ def test_a_pattern_is_read_where_kinds_are_not_listed() -> None:
 
 def test_kinds_that_no_one_knows_are_named() -> None:
     (error,) = faults(encoded(config("llama", layer_types=["full_attention", "telepathy", "x", "y"])))
-    assert (error.path, error.actual) == ("layer_types[1]", "telepathy")
+    assert (error.path, error.actual) == ("layer_types[1]", '"telepathy"')
+    (long,) = faults(encoded(config("llama", layer_types=["x" * 100_000] * 4)))
+    assert (long.path, len(long.actual) < 100) == ("layer_types[0]", True)
     (letter,) = faults(encoded(config("nemotronh", hybrid_override_pattern="M*QM")))
     assert (letter.path, letter.actual) == ("hybrid_override_pattern[2]", '"Q"')
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from kvlayout.cache.strict_json import show
 from kvlayout.offline.config import Config
 
 __all__ = [
@@ -103,6 +104,6 @@ def layer_types(config: Config, count: int, known: Sequence[str], key: str = "la
         return (known[0],) * count
     strange = next((i for i, kind in enumerate(kinds) if kind not in known), None)
     if strange is not None:
-        config.faults.note(f"{config.at(key)}[{strange}]", f"one of {', '.join(known)}", named[strange])
+        config.faults.note(f"{config.at(key)}[{strange}]", f"one of {', '.join(known)}", show(named[strange]))
         return (known[0],) * count
     return kinds
