@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OVERLAY = ROOT / ".venv-wheel"
-LEFT_BEHIND = ("kvlayout", ".git", ".venv", ".venv-wheel", "build", "dist", "*cache*", ".hypothesis")
+LEFT_BEHIND = ("kvlayout", ".git", ".venv", ".venv-wheel", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
 
 
 def make_overlay(wheel: Path) -> Path:

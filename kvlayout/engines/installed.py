@@ -93,14 +93,15 @@ class Deriver:
         return self._ask(config, deployment, layers=True).then(_read_layers)
 
     def _ask(self, config: bytes, deployment: Deployment, *, layers: bool) -> Result[str, LayoutErrors]:
-        assert self.process.stdin is not None  # noqa: S101 - both are pipes
-        assert self.process.stdout is not None  # noqa: S101 - the same
+        questions, answers = self.process.stdin, self.process.stdout
+        if questions is None or answers is None:
+            return _refused("its process has no pipes")
         asked = asdict(deployment, recurse=False) | {"amx": self.amx}
         try:
             job = json.dumps({"config": config.decode(), "deployment": asked, "layers": layers})
-            self.process.stdin.write(job + "\n")
-            self.process.stdin.flush()
-            answer = self.process.stdout.readline()
+            questions.write(job + "\n")
+            questions.flush()
+            answer = answers.readline()
         except (OSError, UnicodeDecodeError) as error:
             return _refused(f"{type(error).__name__}: {error}")
         if not answer:
