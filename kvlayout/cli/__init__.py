@@ -6,7 +6,9 @@ a command needs them: the option parser by all but ``model``, tables only where 
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name not in ("cyclopts", "rich"):
             raise
         sys.stderr.write("kvlayout: the command line needs its extra: pip install 'kvlayout[cli]'\n")
+        return 1
+    except OSError as error:  # of standard output alone: files that can't be read or written are answers
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit does not try again
+            sys.stderr.write(f"kvlayout: standard output can't be written: {error.strerror}\n")
         return 1
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.running import HYBRID, REFUSED, Terminal, process
 
+CONFIG = Path(__file__).parents[2] / "examples" / "qwen3.5-0.8b.json"
+
 
 def test_planned_is_0_refused_is_2_unusable_is_1() -> None:
     assert process("plan", HYBRID).returncode == 0
@@ -40,6 +42,27 @@ def test_a_reader_that_leaves_early_is_no_fault() -> None:
     done = subprocess.run(["bash", "-c", words], capture_output=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
     assert signal.SIGPIPE  # Python ignores it, so the write fails instead
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"plan {HYBRID}",
+        f"plan {HYBRID} --json",
+        f"model {CONFIG}",
+        f"model {CONFIG} --json",
+        f"model {CONFIG} --sweep tp=1,2",
+        f"model {CONFIG} --sweep tp=1,2 --csv",
+        "model --help",
+        "plan --help",
+    ],
+)
+def test_an_output_that_can_t_be_written_is_one_line(words: str) -> None:
+    command = f"{sys.executable} -m kvlayout.cli {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert done.stderr.startswith(b"kvlayout: standard output can't be written: ")
 
 
 @pytest.mark.parametrize(
