@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kvlayout.cli.printing import console_of, refusal_parts, rendered, table_of, text_of, warning_parts
 from kvlayout.cli.tables import kind_of, layers_table, verdict_of
-from kvlayout.cli.wording import clean, counted, number, ranges
+from kvlayout.cli.wording import clean, counted, names, number, ranges
 from kvlayout.offline.flags import as_flags
 from kvlayout.offline.settings import payload
 
@@ -30,11 +30,14 @@ __all__ = ["show_pair", "show_report"]
 
 _VERDICTS: Final = {
     "identical": ("the pair agrees: every page is the same", "green"),
+    "same-form": ("the pair agrees on pages of one form", "yellow"),
     "same-blocks": ("the pair agrees on blocks: a block id is the same tokens, in other pages", "yellow"),
     "different": ("the pair does not agree", "red"),
 }
 #: A share of padding that is worth a word.
 _MUCH: Final = 0.1
+#: Characters of a fingerprint that are shown.
+_PRINT: Final = 12
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
@@ -58,6 +61,7 @@ def show_pair(made: Comparison, stream: TextIO) -> str:
     for name, one in (("first", made.first), ("second", made.second)):
         parts += [Text.assemble((f"{name}  ", "bold"), _head(one)), verdict_of(one.plan, one.errors), Text()]
     text, style = _VERDICTS[made.verdict]
+    text += _elsewhere(made) if made.verdict == "same-form" else ""
     parts += [text_of(text, f"bold {style}"), Text(), _differences(made)]
     if made.remedies:
         parts += [Text(), *(text_of(_remedy(one), "bold") for one in made.remedies)]
@@ -211,6 +215,14 @@ def _remedy(one: Remedy) -> str:
     return f"for {wanted}: {flags}" + (f" ({' and '.join(cost)} pages are padding then)" if cost else "")
 
 
+def _elsewhere(made: Comparison) -> str:
+    """Return what pages of one form hold that is not the same."""
+    apart = {name for one in made.groups for name in one.differences}
+    heads = ["rank r holds other heads than rank r of the other"] * ("tp" in apart)
+    layers = ["they are not of the same layers"] * ("layers" in apart)
+    return f", but {' and '.join([*heads, *layers])}"
+
+
 def _differences(made: Comparison) -> Table:
     table = table_of([("#", False), ("verdict", False), ("of what", False), ("first", True), ("second", True)])
     alike: dict[tuple[tuple[str, str, str], ...], list[GroupMatch]] = {}
@@ -224,12 +236,17 @@ def _differences(made: Comparison) -> Table:
 
 
 def _facts(differences: Mapping[str, tuple[object, object]]) -> Iterable[tuple[str, str, str]]:
+    """Return the rows of a group; a fingerprint says only that pages differ, so it is shown where nothing else does."""
     for name, (mine, theirs) in differences.items():
         if name != "fingerprint":
             yield name.replace("_", " "), _value(mine), _value(theirs)
+        elif len(differences) == 1:
+            yield name, _value(str(mine)[:_PRINT]), _value(str(theirs)[:_PRINT])
 
 
 def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return names(list(map(str, value)))
     return number(value) if isinstance(value, int) else clean(str(value)) if value is not None else "-"
 
 

@@ -9,7 +9,10 @@ from itertools import combinations, zip_longest
 from math import lcm
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from attrs import evolve
+
 from kvlayout.algebra.result import Err
+from kvlayout.cache.spec import AttentionSpec, LatentSpec, StateSpec
 from kvlayout.offline.answering import Answer
 from kvlayout.offline.flags import field_text, read_flags
 from kvlayout.offline.serving import Served, serve
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "GroupMatch", "Match", "Remedy", "Side", "compare"]
 
-#: Pages that mean the same; blocks of the same tokens, with other pages; neither.
-Match: TypeAlias = Literal["identical", "same-blocks", "different"]
-_RANK: Final[dict[Match, int]] = {"different": 0, "same-blocks": 1, "identical": 2}
+#: The same pages; pages of one form, of other layers or heads; blocks of the same tokens, in other pages; neither.
+Match: TypeAlias = Literal["identical", "same-form", "same-blocks", "different"]
+_RANK: Final[dict[Match, int]] = {"different": 0, "same-blocks": 1, "same-form": 2, "identical": 3}
 
 #: Fields that decide what a page is.
 _DECIDING: Final = (
@@ -94,7 +97,8 @@ class Comparison(NamedTuple):
 
 def compare(first: Side, second: Side) -> Comparison:
     """Compare two deployments, group by group, and look for flags that would make them agree."""
-    groups = _matches(first.answer.plan, second.answer.plan)
+    one, other = ((side.answer.served, side.answer.plan) for side in (first, second))
+    groups = _matches(one, other)
     found = tuple(_remedies(first, second, _worst(groups)))
     return Comparison(first.answer, second.answer, groups, found)
 
@@ -103,12 +107,18 @@ def _worst(groups: Sequence[GroupMatch]) -> Match:
     return min((one.verdict for one in groups), key=_RANK.__getitem__, default="identical")
 
 
-def _matches(first: Plan, second: Plan) -> tuple[GroupMatch, ...]:
-    pairs = zip_longest(first.groups, second.groups)
-    return tuple(_match(index, one, other) for index, (one, other) in enumerate(pairs))
+#: A deployment, and its plan.
+_Planned: TypeAlias = "tuple[Served, Plan]"
+
+
+def _matches(first: _Planned, second: _Planned) -> tuple[GroupMatch, ...]:
+    pairs = zip_longest(first[1].groups, second[1].groups)
+    found = tuple(_match(index, one, other) for index, (one, other) in enumerate(pairs))
+    return tuple(_placed(one, first[0], second[0]) for one in found)
 
 
 def _match(index: int, one: GroupPlan | None, other: GroupPlan | None) -> GroupMatch:
+    """Compare the form of pages, and the layers that they are of."""
     if one is None or other is None:
         return GroupMatch(index, "different", {"group": (one and one.kind, other and other.kind)})
     facts = [(name, getattr(one, name), getattr(other, name)) for name in _FACTS]
@@ -116,9 +126,50 @@ def _match(index: int, one: GroupPlan | None, other: GroupPlan | None) -> GroupM
     if one.fingerprint is None or other.fingerprint is None:
         apart["disposition"] = (one.disposition, other.disposition)
         return GroupMatch(index, "different", apart)
-    if not apart:
-        return GroupMatch(index, "identical", apart)
-    return GroupMatch(index, "different" if _BLOCK.intersection(apart) else "same-blocks", apart)
+    verdict: Match = "identical"
+    if apart:
+        verdict = "different" if _BLOCK.intersection(apart) else "same-blocks"
+    if one.layers != other.layers:
+        apart["layers"] = (one.layers, other.layers)
+        verdict = "same-form" if verdict == "identical" else verdict
+    return GroupMatch(index, verdict, apart)
+
+
+def _placed(found: GroupMatch, first: Served, second: Served) -> GroupMatch:
+    """Add what two deployments hold in pages of one form, or what is behind pages of two."""
+    apart = dict(found.differences)
+    if found.verdict in ("identical", "same-form"):
+        ranks = first.deployment.tp, second.deployment.tp
+        if ranks[0] == ranks[1] or (_whole(first, found.group) and _whole(second, found.group)):
+            return found
+        return found._replace(verdict="same-form", differences={**apart, "tp": ranks})
+    if "fingerprint" in apart:
+        mark = apart.pop("fingerprint")
+        order = first.registration.kv_cache_layout, second.registration.kv_cache_layout
+        types = _types(first, found.group), _types(second, found.group)
+        apart |= {name: both for name, both in (("layout", order), ("element type", types)) if both[0] != both[1]}
+        apart["fingerprint"] = mark
+    return found._replace(differences=apart)
+
+
+def _whole(served: Served, group: int) -> bool:
+    """Return whether every tensor-parallel rank holds all of a group: its pages are those of one rank alone."""
+    if served.deployment.tp == 1:
+        return True
+    alone = serve(served.model, evolve(served.deployment, tp=1))
+    if isinstance(alone, Err) or len(alone.value.registration.groups) != len(served.registration.groups):
+        return False
+    return alone.value.registration.groups[group].specs == served.registration.groups[group].specs
+
+
+def _types(served: Served, group: int) -> str:
+    """Return the element types of a group's pages."""
+    found = [
+        ", ".join(one.dtype for one in spec.fields) if isinstance(spec, StateSpec) else spec.dtype
+        for spec in served.registration.groups[group].specs
+        if isinstance(spec, StateSpec | AttentionSpec | LatentSpec)
+    ]
+    return "; ".join(dict.fromkeys(found))
 
 
 #: What a group's pages are known by, and of these what makes a block id mean the same tokens and states.
@@ -213,7 +264,7 @@ def _tried(first: Side, second: Side, move: _Move) -> Remedy:
     one, other = _served(first, move[0]), _served(second, move[1])
     if one is None or other is None:
         return Remedy(*move, "different", (0.0, 0.0))
-    matches = _matches(attempt(one.registration).plan, attempt(other.registration).plan)
+    matches = _matches(*((made, attempt(made.registration).plan) for made in (one, other)))
     return Remedy(*move, _worst(matches), (padding_share(one), padding_share(other)))
 
 

@@ -315,6 +315,34 @@ def test_what_the_remedy_says_is_so(terminal: Terminal) -> None:
     assert "for the same" not in ran.out
 
 
+LLAMA = next(path for path in CONFIGS if path.stem == "llama")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "line"),
+    [
+        (("--tp", "2"), "--tp 4", "form, but rank r holds other heads than rank r of the other"),
+        (("--pp", "2"), "--pp-rank 1", "form, but they are not of the same layers"),
+    ],
+)
+def test_pages_of_one_form_are_not_said_to_be_the_same(
+    terminal: Terminal, first: tuple[str, ...], second: str, line: str
+) -> None:
+    ran = terminal("model", LLAMA, *first, "--compare", second)
+    assert f"\nthe pair agrees on pages of one {line}\n" in ran.out
+    assert "every page is the same" not in ran.out
+    assert re.search(r"\n0 +same form +(tp +2 +4|layers +model.layers.\{0,1}.* +model.layers.\{2,3})", ran.out)
+    assert printed(terminal, LLAMA, *first, "--compare", second)["comparison"]["verdict"] == "same-form"
+
+
+@pytest.mark.parametrize(
+    ("other", "row"),
+    [("--layout HND", "layout +LBNHC +LBHNC"), ("--dtype float16", "element type +bfloat16 +float16")],
+)
+def test_every_row_of_a_pair_says_what_differs(terminal: Terminal, other: str, row: str) -> None:
+    assert re.search(rf"\n0 +same blocks +{row}\n", terminal("model", LLAMA, "--compare", other).out)
+
+
 def test_the_other_may_be_another_config(terminal: Terminal) -> None:
     ran = terminal("model", HYBRID, "--compare", str(LATENT))
     assert ran.code == 0

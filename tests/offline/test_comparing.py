@@ -46,6 +46,32 @@ def test_replicated_latents_agree_whatever_the_ranks() -> None:
     assert made.remedies == ()
 
 
+def test_ranks_that_hold_other_heads_have_pages_of_one_form_and_no_more() -> None:
+    made = compared(dense(), {"tp": "8"}, {"tp": "16"})
+    assert made.verdict == "same-form"
+    assert made.groups[0].differences == {"tp": (8, 16)}
+    assert [one[:3] for one in made.remedies] == [({}, {"tp": "8"}, "identical"), ({"tp": "16"}, {}, "identical")]
+    assert compared(dense(heads=1), {"tp": "8"}, {"tp": "16"}).verdict == "identical", "one head is on every rank"
+
+
+def test_pipeline_ranks_hold_other_layers() -> None:
+    made = compared(dense(), {"pp": "2", "pp_rank": "0"}, {"pp": "2", "pp_rank": "1"})
+    assert made.verdict == "same-form"
+    one, other = made.groups[0].differences["layers"]
+    assert one == ("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")
+    assert other == ("model.layers.2.self_attn.attn", "model.layers.3.self_attn.attn")
+    assert compared(dense(), {"pp": "2"}, {"pp": "2"}).verdict == "identical"
+
+
+def test_what_is_behind_other_fingerprints_is_named() -> None:
+    made = compared(dense(), {}, {"layout": "HND"})
+    assert made.verdict == "same-blocks"
+    assert made.groups[0].differences["layout"] == ("LBNHC", "LBHNC")
+    typed = compared(dense(), {}, {"dtype": "float16"})
+    assert typed.groups[0].differences["element type"] == ("bfloat16", "float16")
+    assert list(typed.groups[0].differences) == ["element type", "fingerprint"]
+
+
 def test_a_hybrid_with_other_ranks_gets_another_block_and_the_size_that_makes_them_equal() -> None:
     made = compared(hybrid(), {"tp": "4"}, {"tp": "1"})
     assert verdicts(made) == ["different"] * 4
