@@ -20,16 +20,17 @@ def _joined(cache: CacheLayout, *, heads_first: bool | None = None) -> Outcome:
     ordered = beside_rows(cache.source)
     paged = (ordered.then(planes_first) if cache.apart else ordered).unwrap()  # an order of all axes is never refused
     joined = join_rows(paged)
-    if isinstance(joined, Err):
-        return Err(refused(joined.error))
-    order = None if heads_first is None else _hinted(joined.value, heads_first=heads_first)
-    return prove_view(joined.value, cache, paged, order)
+    return (
+        Err(refused(joined.error))
+        if isinstance(joined, Err)
+        else prove_view(joined.value, cache, paged, _hinted(joined.value, heads_first=heads_first))
+    )
 
 
-def _hinted(view: Layout, *, heads_first: bool) -> list[int]:
+def _hinted(view: Layout, *, heads_first: bool | None) -> list[int]:
     """Order axes as the hint names them: LMCache tells heads from tokens by strides, even where there is one head."""
     order = list(range(len(view.axes)))
-    if Axis.HEAD in view.axes:
+    if heads_first is not None and Axis.HEAD in view.axes:
         head = view.axes.index(Axis.HEAD)
         order.remove(head)
         order.insert(1 if heads_first else -1, head)

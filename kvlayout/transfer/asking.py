@@ -41,13 +41,16 @@ def asked(view: Tensor, block_ids: Sequence[int], layer: LayerPlan | None, null_
     """Check a view and block ids.
 
     Raises:
-        LayoutErrors: see :func:`kvlayout.transfer.store`.
+        LayoutErrors, TypeError: see :func:`kvlayout.transfer.store`.
     """
+    if not hasattr(view, "untyped_storage"):
+        raise TypeError(f"the view is to be one tensor, a plan's view, and not of type {type(view).__name__}")
+    if layer is not None and not hasattr(layer, "verdict"):
+        raise TypeError(f"the layer is to be a value of plan.layers, and not of type {type(layer).__name__}")
     name = None if layer is None else layer.layer
     axis = _first_axis(view) if layer is None else _planned_axis(view, layer)
     blocks = _as_integers(view, axis, name).movedim(axis, 0)
-    ids = list(block_ids)
-    _check_ids(ids, blocks.shape[0], null_block, name)
+    ids = _checked(block_ids, blocks.shape[0], null_block, name)
     each = blocks.shape[1:].numel() * blocks.element_size()
     return Asked(blocks, ids, len(ids) * each, name)
 
@@ -121,16 +124,20 @@ def _as_integers(view: Tensor, axis: int, name: str | None) -> Tensor:
     return view.detach().view(integers[gcd(max(integers), view.data_ptr(), *(step * item for step in steps))])
 
 
-def _check_ids(ids: Sequence[int], blocks: int, null_block: int | None, name: str | None) -> None:
-    """Refuse ids that are no blocks."""
-    if not set(map(type, ids)) <= {int}:  # True is an int to isinstance
-        wrong = next(block for block in ids if type(block) is not int)
-        _bad("block ids as ints", f"{wrong!r} of type {type(wrong).__name__}", name)
+def _checked(block_ids: Iterable[object], blocks: int, null_block: int | None, name: str | None) -> list[int]:
+    """Return ids as Python's integers, refusing those that are no blocks; a tensor or an array of them will do."""
+    listed: list[object] = block_ids.tolist() if hasattr(block_ids, "tolist") else list(block_ids)
+    given = [block.item() if hasattr(block, "item") else block for block in listed]
+    ids = [block for block in given if type(block) is int]  # True is an int to isinstance
+    if len(ids) < len(given):
+        wrong = next(block for block in given if type(block) is not int)
+        _bad("block ids as ints", f"{wrong!r} of type {type(wrong).__name__}", name, fix="pass whole numbers")
     if ids and (min(ids) < 0 or max(ids) >= blocks):
         wrong_ids = [block for block in ids if not 0 <= block < blocks]
         _bad(f"blocks 0 to {blocks - 1}", _some(wrong_ids), name)
     if null_block is not None and null_block in ids:
         _bad(f"no null block, which is {null_block}", _some([null_block]), name, fix="leave the null block out")
+    return ids
 
 
 def _some(blocks: Sequence[int]) -> str:

@@ -34,7 +34,8 @@ def store(
 
     Args:
         view: a plan's view of one layer, on any device.
-        block_ids: the blocks, in the order in which their bytes are wanted; one may be asked for twice.
+        block_ids: the blocks, in the order in which their bytes are wanted; one may be asked for twice. Whole numbers,
+            in a list, a tensor or an array.
         layer: the layer's plan: the view is held against it, and it says which axis counts blocks. Without it that is
             the first axis, and a view of rank 3 or more whose first axis has size 2 is refused: it may be planes.
         null_block: the engine's placeholder block, if it has one: no id may be it.
@@ -44,8 +45,9 @@ def store(
 
     Raises:
         LayoutErrors: ``bad-block-ids``; ``axes-ambiguous`` where the block axis can't be told; ``stale-plan`` where
-            the view is not the one that was planned; ``unknown-dtype`` where no integer type is as wide as the
-            view's elements.
+            the view has another shape, stride, offset or element size than the planned one; ``unknown-dtype`` where no
+            integer type is as wide as the view's elements.
+        TypeError: the view is no tensor, or the layer is no layer of a plan.
 
     >>> import torch
     >>> store(torch.arange(12, dtype=torch.uint8).reshape(4, 3), [2, 0]).hex()

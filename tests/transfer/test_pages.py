@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -195,9 +195,20 @@ def test_ids_that_are_no_blocks_are_refused(ids: list[Any]) -> None:
     assert not tensor.any()
 
 
-def test_a_tensor_of_ids_is_refused_rather_than_read_element_by_element() -> None:
-    tensor, ids = torch.zeros(4, 8, dtype=torch.uint8), cast("list[int]", torch.tensor([1, 2]))
-    assert code_of(lambda: store(tensor, ids)) is Code.BAD_BLOCK_IDS
+@pytest.mark.parametrize("ids", [torch.tensor([3, 1]), [torch.tensor(3), torch.tensor(1)], (3, 1), iter([3, 1])])
+def test_whole_numbers_are_ids_however_they_come(ids: Any) -> None:
+    assert store(torch.arange(8, dtype=torch.uint8).reshape(4, 2), ids) == bytes([6, 7, 2, 3])
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]), torch.tensor([4])])
+def test_other_tensors_are_no_ids(ids: Any) -> None:
+    assert code_of(lambda: store(torch.zeros(4, 8, dtype=torch.uint8), ids)) is Code.BAD_BLOCK_IDS
+
+
+@pytest.mark.parametrize(("view", "layer"), [([torch.zeros(4)], None), (b"1", None), (torch.zeros(4), "layer")])
+def test_what_is_no_view_and_no_layer_is_told_apart(view: Any, layer: Any) -> None:
+    with pytest.raises(TypeError, match="is to be"):
+        store(view, [0], layer=layer)
 
 
 def test_two_pages_for_one_block_are_refused_and_nothing_is_written() -> None:
