@@ -1,6 +1,7 @@
 """What all tables have in common: the console, lines that only print, an empty table, and how refusals are shown.
 
-Column widths are settled by those who fill a table, not left to wrapping.
+Column widths are settled by those who fill a table, not left to wrapping. A number that is cut is another number, so a
+table is wider than the terminal where it must be.
 """
 # ruff: noqa: TID253 - imported by the commands that print tables, when they print them
 
@@ -10,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +29,10 @@ __all__ = ["console_of", "refusal_parts", "rendered", "table_of", "text_of", "te
 
 _PIPED: Final = 100
 _LEAST: Final = 60
+#: Columns between those of a table, and the longest word that is not folded.
+_GAP: Final = 2
+_LONG: Final = 40
+_ENDLESS: Final = 10_000
 
 
 def console_of(stream: TextIO) -> Console:
@@ -41,10 +46,34 @@ def console_of(stream: TextIO) -> Console:
 
 
 def rendered(console: Console, parts: Iterable[RenderableType]) -> str:
-    """Return what a console would show, no line with spaces at its end."""
+    """Return what a console would show, no line with spaces at its end; a table may be wider, so as to cut nothing."""
+    width = console.width
     with console.capture() as capture:
-        console.print(Group(*parts))
+        for part in parts:
+            console.width = _ENDLESS  # cells are measured as they are, not as they would fit
+            console.width = max(width, _settle(console, part, width) if isinstance(part, Table) else 0)
+            console.print(part)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def _settle(console: Console, table: Table, room: int) -> int:
+    """Give every column its width, the widest ones less than they want; return the table's, if need be above the room.
+
+    No number and no word is broken, but for words that are longer than any column should be.
+    """
+    widths, least = [], []
+    for column in table.columns:
+        sizes = [console.measure(cell) for cell in (column.header, *column.cells)]
+        widest = column.width or max(size.maximum for size in sizes)
+        words = min(max(size.minimum for size in sizes), _LONG)
+        widths.append(widest)
+        least.append(widest if column.no_wrap or column.width else words)
+    gaps = _GAP * (len(widths) - 1)
+    while sum(widths) + gaps > room and (loose := [i for i, width in enumerate(widths) if width > least[i]]):
+        widths[max(loose, key=widths.__getitem__)] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
+    return sum(widths) + gaps
 
 
 def text_of(text: str, style: str = "") -> Text:

@@ -119,6 +119,23 @@ def test_every_family_prints_at_every_width(terminal: Terminal, path: Path) -> N
         assert all(line.isprintable() for line in ran.out.splitlines())
 
 
+@pytest.mark.parametrize("path", [HYBRID, LATENT, *CONFIGS], ids=lambda path: path.stem)
+def test_no_number_is_cut_on_a_narrow_terminal(terminal: Terminal, path: Path) -> None:
+    words = ("model", path, "--cache-memory", "40GiB")
+    wanted = set(re.findall(r"[0-9][0-9,.]*", terminal(*words, columns=200).out.partition("setting")[0]))
+    assert len(wanted) > 10
+    for columns in (1, 60, 66):
+        out = terminal(*words, columns=columns).out
+        assert wanted <= set(re.findall(r"[0-9][0-9,.]*", out))
+        assert "\u2026" not in out
+        assert "--max-batched-tokens" in out or "--mamba-cache-mode" not in out
+    narrow, wide = (
+        terminal(*words, columns=columns).out.partition("\nsetting")[2].partition("\n\n")[0].split()
+        for columns in (60, 200)
+    )
+    assert sorted(word for word in narrow if "─" not in word) == sorted(word for word in wide if "─" not in word)
+
+
 def test_a_group_of_unlike_layers_has_a_row_for_each_kind_of_page(terminal: Terminal) -> None:
     path = next(path for path in CONFIGS if path.stem == "deepseekv32")
     out = terminal("model", path).out
