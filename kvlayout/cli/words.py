@@ -189,10 +189,10 @@ def read_other(text: str, first: Words) -> Result[Words, LayoutErrors]:
 
 
 def within_other(error: LayoutError) -> LayoutError:
-    """Return an error of the other of a pair, with its place marked."""
+    """Return an error of the other of a pair, with its place marked, once."""
     from attrs import evolve
 
-    return evolve(error, path=f"--compare: {error.path}")
+    return error if error.path.startswith("--compare") else evolve(error, path=f"--compare: {error.path}")
 
 
 def _bad(path: str, expected: str, actual: str) -> Err[LayoutErrors]:
