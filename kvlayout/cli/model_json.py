@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvlayout.offline.flags import FLAGS, kernel_text
-from kvlayout.offline.settings import chunk_unit
+from kvlayout.offline.settings import chunk_unit, keeps_states
 from kvlayout.reporting import error_json, group_json, plan_json
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _blocks(served: Served) -> dict[str, object]:
         "aligned": served.aligned_block,
         "scheduler": list(served.scheduler_blocks),
         "kernel": list(served.kernel_blocks),
-        "hash": served.hash_block,
+        "hash": served.hash_block if keeps_states(served) else None,
         "chunk_multiple": chunk_unit(served),
     }
 

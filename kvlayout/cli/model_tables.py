@@ -12,7 +12,7 @@ from kvlayout.cli.printing import console_of, refusal_parts, rendered, table_of,
 from kvlayout.cli.tables import kind_of, layers_table, verdict_of
 from kvlayout.cli.wording import clean, counted, names, number, ranges
 from kvlayout.offline.flags import as_flags
-from kvlayout.offline.settings import payload
+from kvlayout.offline.settings import keeps_states, payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"))
 def show_report(made: Answer, checked: Checked | None, stream: TextIO) -> str:
     """Return the answer for one deployment, and the engine's own word where it was asked."""
     console = console_of(stream)
-    parts: list[RenderableType] = [_head(made), verdict_of(made.plan, made.errors), Text()]
+    parts: list[RenderableType] = [_head(made), verdict_of(made.plan, made.errors), *_alarm(made), Text()]
     if checked is not None:
         parts += [*_checked(checked), Text()]
     parts += [_blocks(made), Text(), _pages(made), Text(), *_room(made), Text(), _settings(made), Text()]
@@ -59,7 +59,12 @@ def show_pair(made: Comparison, stream: TextIO) -> str:
     """Return what the two of a pair are, whether they agree, and what would make them; then why either is refused."""
     parts: list[RenderableType] = []
     for name, one in (("first", made.first), ("second", made.second)):
-        parts += [Text.assemble((f"{name}  ", "bold"), _head(one)), verdict_of(one.plan, one.errors), Text()]
+        parts += [
+            Text.assemble((f"{name}  ", "bold"), _head(one)),
+            verdict_of(one.plan, one.errors),
+            *_alarm(one),
+            Text(),
+        ]
     text, style = _VERDICTS[made.verdict]
     text += _elsewhere(made) if made.verdict == "same-form" else ""
     parts += [text_of(text, f"bold {style}"), Text(), _differences(made)]
@@ -94,6 +99,12 @@ def _head(made: Answer) -> Text:
     return Text.assemble((clean(served.model.architecture), "bold"), f": {clean(about)}")
 
 
+def _alarm(made: Answer) -> Iterator[Text]:
+    """Yield what makes all numbers below it worthless: memory in which there is not one block."""
+    if made.capacity is not None and made.capacity.num_blocks == 0:
+        yield from (text_of(one.text, "bold red") for one in made.cautions if one.code == "memory")
+
+
 def _memory(size: int) -> str:
     """Return bytes in the largest unit that they are a whole number of."""
     return next((f"{size // unit:,} {name}" for unit, name in _UNITS if size % unit == 0), f"{size:,} bytes")
@@ -119,7 +130,8 @@ def _blocks(made: Answer) -> Table:
                 alike.setdefault(size, []).append(group)
         for size, groups in alike.items():
             table.add_row(name, ranges(groups), number(size), what)
-    table.add_row("hash", "", number(served.hash_block), "one hash of prefix caching")
+    if keeps_states(served):
+        table.add_row("hash", "", number(served.hash_block), "one hash of prefix caching")
     return table
 
 
@@ -161,6 +173,8 @@ def _room(made: Answer) -> Iterator[RenderableType]:
     yield text_of(f"on each rank a request takes {fixed}{room.token_bytes:,.0f} bytes a token")
     blocks = "" if room.num_blocks is None else f"{counted(room.num_blocks, 'block')} of "
     tail = "" if room.num_blocks is not None else "; --cache-memory says how many requests fit"
+    if room.num_blocks:
+        tail = ", one of them the engine's null block" if room.num_blocks > 1 else ", the engine's null block"
     yield text_of(f"{blocks}{number(room.block_bytes)} bytes {'each' if blocks else 'a block'}{tail}")
     yield Text()
     yield _lengths(room)
@@ -185,7 +199,7 @@ def _lengths(room: Capacity) -> Table:
 def _settings(made: Answer) -> Table:
     table = table_of([("setting", False), ("value", False), ("why", False)])
     for one in made.settings:
-        table.add_row(text_of(one.name, "cyan"), clean(one.value), clean(one.reason))
+        table.add_row(text_of(one.name, "cyan"), clean(one.value or "none"), clean(one.reason))
     return table
 
 

@@ -87,6 +87,7 @@ def verdict_of(plan: Plan, errors: Sequence[LayoutError]) -> Text:
         return text_of(f"refused: {len(verdicts)} of {counted(total, 'layer')} planned, so none is to be stored", "red")
     kinds = {"view": "re-presented", "same": "left as they are", "alias": "shared", "excluded": "excluded"}
     counts = [f"{verdicts.count(one)} {word}" for one, word in kinds.items() if one in verdicts]
+    counts = ["1 left as it is" if count == "1 left as they are" else count for count in counts]
     return text_of(f"planned: {', '.join([counted(total, 'layer'), *counts])}", "green")
 
 

@@ -16,9 +16,10 @@ from attrs import evolve
 
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.offline.capacity import Capacity, capacity
+from kvlayout.offline.cautions import Caution, cautions
 from kvlayout.offline.deployment import Deployment
 from kvlayout.offline.serving import Served, serve
-from kvlayout.offline.settings import Advice, Caution, advise, cautions
+from kvlayout.offline.settings import Advice, advise
 from kvlayout.planning import attempt
 from kvlayout.plans import Plan
 

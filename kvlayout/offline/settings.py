@@ -1,4 +1,4 @@
-"""What to set for a store, each with its reason, and what to look at twice.
+"""What to set for a store, each with its reason.
 
 All of it follows from block sizes and pages, so nothing here knows a model.
 """
@@ -12,19 +12,25 @@ from kvlayout.cache.spec import AttentionSpec, LatentSpec, StateSpec
 from kvlayout.offline.capacity import batched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kvlayout.cache.spec import Spec
-    from kvlayout.offline.capacity import Capacity
-    from kvlayout.offline.deployment import Deployment
     from kvlayout.offline.serving import Served
 
-__all__ = ["Advice", "Caution", "advise", "cautions", "chunk_unit", "largest_page", "padding_share", "payload"]
+__all__ = [
+    "Advice",
+    "advise",
+    "chunk_unit",
+    "keeps_states",
+    "largest_page",
+    "listed",
+    "nearest",
+    "padding_share",
+    "payload",
+    "specs_of",
+]
 
-#: The share of a page above which its padding is worth a word.
-_MUCH: Final = 0.1
-
-#: Tokens of a chunk that stores have by default; the multiple that is proposed is the least that is no smaller.
+#: Tokens of a chunk that LMCache has by default; the multiple that is proposed is the least that is no smaller.
 _USUAL_CHUNK: Final = 256
 
 _ORDERS: Final = {
@@ -38,24 +44,24 @@ _ORDERS: Final = {
 
 
 class Advice(NamedTuple):
-    """A setting: its name, its value, and why."""
+    """A setting: its name, its value (``None`` where there is none to take), and why."""
 
     name: str
-    value: str
+    value: str | None
     reason: str
 
 
-class Caution(NamedTuple):
-    """Something to look at twice: what kind of thing, the groups that it concerns, and a sentence."""
+def chunk_unit(served: Served) -> int | None:
+    """Return the tokens that a store's chunk must be a multiple of: whole blocks of every group.
 
-    code: str
-    groups: tuple[int, ...]
-    text: str
+    ``None`` in a cache mode that keeps no state at the end of a block: there is no length whose states are kept.
+    """
+    return lcm(*served.scheduler_blocks) if keeps_states(served) else None
 
 
-def chunk_unit(served: Served) -> int:
-    """Return the tokens that a store's chunk must be a multiple of: whole blocks of every group."""
-    return lcm(*served.scheduler_blocks)
+def keeps_states(served: Served) -> bool:
+    """Return whether every state is kept where a block ends, so that blocks are hashed, found and stored."""
+    return not any(isinstance(spec, StateSpec) and spec.cache_mode == "none" for spec in specs_of(served))
 
 
 def payload(spec: Spec) -> int | None:
@@ -65,9 +71,15 @@ def payload(spec: Spec) -> int | None:
     return spec.payload_bytes if isinstance(spec, AttentionSpec | LatentSpec) else None
 
 
+def specs_of(served: Served) -> Iterator[Spec]:
+    """Yield the spec of each group, or of each of its layers."""
+    for group in served.registration.groups:
+        yield from group.specs
+
+
 def largest_page(served: Served) -> int:
     """Return the bytes of the largest page."""
-    return max((spec.page_bytes for spec in _specs(served)), default=0)
+    return max((spec.page_bytes for spec in specs_of(served)), default=0)
 
 
 def padding_share(served: Served) -> float:
@@ -79,12 +91,6 @@ def padding_share(served: Served) -> float:
             whole += spec.page_bytes
             kept += spec.page_bytes if found is None else found
     return (whole - kept) / whole if whole else 0.0
-
-
-def _spare(spec: Spec) -> float:
-    """Return the share of a page that is padding."""
-    kept = payload(spec)
-    return 0.0 if kept is None or not spec.page_bytes else (spec.page_bytes - kept) / spec.page_bytes
 
 
 # ----------------------------------------------------------------------------------------------------------- settings
@@ -99,7 +105,7 @@ def _advise(served: Served) -> Iterator[Advice]:
     deployment = served.deployment
     yield _chunk(served)
     yield _block(served)
-    states = [spec for spec in _specs(served) if isinstance(spec, StateSpec)]
+    states = [spec for spec in specs_of(served) if isinstance(spec, StateSpec)]
     if states:
         yield _mode(states[0].cache_mode)
         if states[0].cache_mode == "align":
@@ -111,7 +117,7 @@ def _advise(served: Served) -> Iterator[Advice]:
         yield Advice("--layout", name, f"{_ORDERS.get(name, 'as the engine names it')}{store}")
     if deployment.prefix_caching:
         found = f"a store finds blocks by the hashes of prefix caching, one every {served.hash_block:,} tokens"
-        if states and len(states) == len(list(_specs(served))):
+        if states and len(states) == len(list(specs_of(served))):
             found += "; for a model without attention the engine has it only where it is asked for"
         yield Advice("prefix caching", "on", found)
     else:
@@ -120,17 +126,34 @@ def _advise(served: Served) -> Iterator[Advice]:
 
 def _chunk(served: Served) -> Advice:
     unit, size = chunk_unit(served), served.deployment.chunk_size
+    if unit is None:
+        text = "in --mamba-cache-mode none no state is kept at the end of a block, so no chunk can be stored or found"
+        return Advice("chunk size", None, text)
     blocks = sorted(set(served.scheduler_blocks))
-    several = f"the least common multiple of {', '.join(map(str, blocks))}" if len(blocks) > 1 else "one block"
+    several = f"the least common multiple of {listed(blocks)}" if len(blocks) > 1 else "one block"
     reason = f"a chunk is stored by whole blocks of every group: {several} is {unit:,} tokens"
     if size is None:
-        return Advice("chunk size", f"a multiple of {unit:,}", f"{reason}, so {_near(unit, _USUAL_CHUNK):,} or more")
+        return Advice("chunk size", f"a multiple of {unit:,}", f"{reason}; {_usual(unit)}")
     if size % unit:
-        return Advice("chunk size", f"{_near(unit, size):,}", f"{reason}, and {size:,} is no multiple of it")
+        return Advice("chunk size", f"{nearest(unit, size):,}", f"{reason}, and {size:,} is no multiple of it")
     return Advice("chunk size", f"{size:,}", f"{reason}, and {size:,} is {size // unit} of it")
 
 
-def _near(unit: int, size: int) -> int:
+def _usual(unit: int) -> str:
+    """Return which multiple is nearest to what LMCache takes where nothing is said."""
+    if _USUAL_CHUNK % unit == 0:
+        return f"{_USUAL_CHUNK}, LMCache's default, is a multiple"
+    return f"the smallest multiple from {_USUAL_CHUNK} on, LMCache's default, is {nearest(unit, _USUAL_CHUNK):,}"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers as a list in a sentence."""
+    *most, last = (f"{one:,}" for one in numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def nearest(unit: int, size: int) -> int:
+    """Return the least multiple of a unit that is no smaller than a size."""
     return unit * max(-(-size // unit), 1)
 
 
@@ -158,120 +181,7 @@ def _steps(block: int, batch: int, *, asked: bool) -> Advice:
     whole = batch // block * block
     default = "" if asked else ", the default,"
     if whole == batch:
-        return Advice(
-            name, f"{batch:,}", f"{batch:,}{default} is {batch // block} whole blocks: steps end where states are"
-        )
+        blocks = f"{batch // block:,} whole block{'' if batch == block else 's'}"
+        return Advice(name, f"{batch:,}", f"{batch:,}{default} is {blocks}: steps end where states are")
     text = f"steps are cut to whole blocks: of {batch:,}{default} {whole:,} are used, {batch - whole:,} are not"
     return Advice(name, f"{whole:,}", text)
-
-
-# ----------------------------------------------------------------------------------------------------------- cautions
-
-
-def cautions(asked: Deployment, served: Served, alone: Served | None, fits: Capacity | None) -> tuple[Caution, ...]:
-    """Return what to look at twice.
-
-    Args:
-        asked: the deployment as it was asked for.
-        served: the deployment as the engine runs it.
-        alone: the same on one tensor-parallel rank, where it is on more.
-        fits: its capacity, where it is known.
-    """
-    found = [*_changed(asked, served.deployment), *_padded(served), *_uneven(served), *_chunked(served)]
-    found += [*_copied(served, alone), *_parallel(served, alone), *_short(fits)]
-    drafts = tuple(i for i, group in enumerate(served.registration.groups) if group.draft)
-    if drafts:
-        found.append(
-            Caution("draft", drafts, "pages of a draft model: store them with the model's, or neither is found")
-        )
-    if not served.deployment.prefix_caching:
-        found.append(Caution("prefix-caching", (), "prefix caching is off, so a store finds nothing"))
-    return tuple(found)
-
-
-def _specs(served: Served) -> Iterator[Spec]:
-    for group in served.registration.groups:
-        yield from group.specs
-
-
-def _changed(asked: Deployment, deployment: Deployment) -> Iterator[Caution]:
-    """Yield what the engine does otherwise than it was told."""
-    for name, told, does in (
-        ("--mamba-cache-mode", asked.mamba_cache_mode, deployment.mamba_cache_mode),
-        ("--layout", asked.layout, deployment.layout),
-    ):
-        if told is not None and told != does:
-            yield Caution("not-as-asked", (), f"{name} {told} was asked for, and the engine takes {does or 'none'}")
-    if asked.cache_dtype != "auto" and deployment.cache_dtype == "auto":
-        text = f"--cache-dtype {asked.cache_dtype} was asked for, and the engine"
-        yield Caution("not-as-asked", (), f"{text} does not hand it to the attention of this model")
-
-
-def _padded(served: Served) -> Iterator[Caution]:
-    alike: dict[tuple[int, int], list[int]] = {}
-    for index, group in enumerate(served.registration.groups):
-        for spec in dict.fromkeys(group.specs):
-            if _spare(spec) > _MUCH:
-                alike.setdefault((spec.page_bytes, payload(spec) or 0), []).append(index)
-    for (page, kept), groups in alike.items():
-        share = (page - kept) / page
-        text = f"{share:.1%} of each page of {page:,} bytes is padding, which a store copies and keeps too"
-        yield Caution("padding", tuple(dict.fromkeys(groups)), text)
-
-
-def _uneven(served: Served) -> Iterator[Caution]:
-    """Yield groups whose block ids pay for more bytes than the group has pages."""
-    whole = served.block_bytes
-    for index, group in enumerate(served.registration.groups):
-        specs = group.specs if group.leaves else group.specs * len(group.layers)
-        used = sum(spec.page_bytes for spec in specs)
-        if whole and (whole - used) / whole > _MUCH:
-            text = f"a block id costs {whole:,} bytes and this group has pages for {used:,} of them"
-            yield Caution("uneven-groups", (index,), text)
-
-
-def _chunked(served: Served) -> Iterator[Caution]:
-    size, unit = served.deployment.chunk_size, chunk_unit(served)
-    if size is None:
-        return
-    if size % unit:
-        text = f"a chunk of {size:,} tokens is no multiple of {unit:,}; the nearest are "
-        near = sorted({max(size // unit, 1) * unit, _near(unit, size)})
-        yield Caution("chunk-size", (), text + " and ".join(f"{one:,}" for one in near))
-    for index, group in enumerate(served.registration.groups):
-        tokens = served.scheduler_blocks[index]
-        for window in {spec.window_tokens for spec in group.specs if isinstance(spec, AttentionSpec | LatentSpec)}:
-            if window is not None and window < size and window % tokens:
-                text = (
-                    f"a window of {window:,} tokens inside a chunk of {size:,} is no multiple of the block, {tokens:,}"
-                )
-                yield Caution("window", (index,), text)
-
-
-def _copied(served: Served, alone: Served | None) -> Iterator[Caution]:
-    """Yield groups of which every tensor-parallel rank holds the same pages."""
-    if alone is None or len(alone.registration.groups) != len(served.registration.groups):
-        return
-    pairs = zip(served.registration.groups, alone.registration.groups, strict=True)
-    same = [index for index, (here, there) in enumerate(pairs) if here.specs == there.specs]
-    if same:
-        tp = served.deployment.tp
-        text = f"each of {tp} ranks holds the same pages: a store that takes them from every rank keeps {tp} copies"
-        yield Caution("replicated", tuple(same), text)
-
-
-def _parallel(served: Served, alone: Served | None) -> Iterator[Caution]:
-    if alone is None or alone.aligned_block == served.aligned_block:
-        return
-    here, there, tp = served.aligned_block, alone.aligned_block, served.deployment.tp
-    text = f"a block has {here:,} tokens at --tp {tp} and {there:,} at --tp 1, {here / there:.2g} times as many: "
-    yield Caution("block-size-and-tp", (), text + "ranks of another --tp can't share blocks unless --block-size is set")
-
-
-def _short(fits: Capacity | None) -> Iterator[Caution]:
-    if fits is None or fits.longest is None:
-        return
-    asked = fits.fits[-1].tokens
-    if fits.longest < asked:
-        text = f"no request of {asked:,} tokens fits in this memory, the longest has {fits.longest:,}: the engine will "
-        yield Caution("memory", (), text + "not start without a smaller --max-model-len")

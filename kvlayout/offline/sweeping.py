@@ -38,7 +38,7 @@ class Row(NamedTuple):
     Attributes:
         values: the text of each axis.
         block: tokens a block of attention.
-        chunk: tokens that a store's chunk is a multiple of.
+        chunk: tokens that a store's chunk is a multiple of; ``None`` in a mode in which there is none.
         page_bytes: bytes of the largest page.
         padding: the share of all pages that is padding.
         fixed_bytes: bytes that a request holds at most, however long it is.

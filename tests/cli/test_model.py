@@ -69,9 +69,9 @@ def test_people_see_the_same_numbers(terminal: Terminal) -> None:
         "hash                   544  one hash of prefix caching\n",
         "0-2  mamba, recurrent       6     544   1,114,112  1,085,440  28,672 (2.6%)\n",
         "3    full attention         6     544   1,114,112  1,114,112              0\n",
-        "1,285 blocks of 6,684,672 bytes each\n",
+        "1,285 blocks of 6,684,672 bytes each, one of them the engine's null block\n",
         "       262,144     488  3,262,119,936      2.63        690,276\n",
-        "chunk-size: a chunk of 256 tokens is no multiple of 544; the nearest are 544\n",
+        "chunk-size: a chunk of 256 tokens is no multiple of 544; the nearest is 544\n",
     ):
         assert line in out
     assert "planned: 24 layers, 24 re-presented\n" in out
@@ -161,6 +161,43 @@ def test_a_mode_that_keeps_nothing_is_refused(terminal: Terminal) -> None:
     assert re.search(r"--mamba-cache-mode +align ", ran.out)
 
 
+def test_a_mode_that_keeps_nothing_has_no_chunk_and_no_hash(terminal: Terminal) -> None:
+    words = (HYBRID, "--mamba-cache-mode", "none", "--chunk-size", "256")
+    found = printed(terminal, *words, code=2)
+    assert (found["block_sizes"]["hash"], found["block_sizes"]["chunk_multiple"]) == (None, None)
+    (chunk,) = [one for one in found["settings"] if one["name"] == "chunk size"]
+    assert chunk["value"] is None
+    assert "no state is kept at the end of a block" in chunk["reason"]
+    assert "chunk-size" not in {one["code"] for one in found["warnings"]}
+    out = terminal("model", *words).out
+    assert "multiple" not in out
+    assert "one hash of prefix caching" not in out
+    assert re.search(r"\nchunk size +none +in --mamba-cache-mode none", out)
+    assert "multiple" in terminal("model", HYBRID).out
+
+
+def test_memory_without_a_block_is_said_first(terminal: Terminal) -> None:
+    words = (HYBRID, "--cache-memory", "40")
+    assert printed(terminal, *words)["capacity"]["num_blocks"] == 0
+    head, _, rest = terminal("model", *words).out.partition("\n\n")
+    assert "not one block fits: a block id costs 6,684,672 bytes" in head
+    assert "40GiB" in head
+    assert "\nmemory: not one block fits" in rest
+    assert "not one block fits" not in terminal("model", HYBRID, "--cache-memory", "40MiB").out
+    pair = terminal("model", HYBRID, "--cache-memory", "40GiB", "--compare", "--cache-memory 40").out
+    assert pair.count("not one block fits") == 1
+
+
+def test_one_layer_is_left_as_it_is(terminal: Terminal) -> None:
+    assert "planned: 2 layers, 1 re-presented, 1 left as it is\n" in terminal("model", _two_layers(terminal)).out
+
+
+def _two_layers(terminal: Terminal) -> Path:
+    """Return a config of one state and one attention layer."""
+    made = json.loads(next(path for path in CONFIGS if path.stem == "qwen3next").read_text())
+    return terminal.write(made | {"num_hidden_layers": 2, "full_attention_interval": 2}, "two.json")
+
+
 # -------------------------------------------------------------------------------------------------- where configs are
 
 
@@ -248,6 +285,8 @@ def test_what_is_no_config_is_one_clear_error(terminal: Terminal, name: str) -> 
         (("--tp",), "--tp"),
         (("another.json",), "CONFIG"),
         (("--compare", "--tp 3"), "--compare: --tp"),
+        (("--compare", "--tpp 2"), "--compare: --tpp"),
+        (("--compare", "'"), "--compare"),
         (("--compare", "no/such.json"), "--compare: no/such.json"),
         (("--sweep", "tp=1,x"), "--tp"),
     ],

@@ -6,8 +6,8 @@ import pytest
 from attrs import evolve
 
 from kvlayout.offline.answering import Answer
-from kvlayout.offline.model import StateLayer
-from kvlayout.offline.settings import Advice, chunk_unit
+from kvlayout.offline.model import AttentionLayer, StateLayer
+from kvlayout.offline.settings import Advice, chunk_unit, listed
 from tests.offline.deployed import KERNELS, answered, crossed, dense, hybrid, latent, windowed
 
 
@@ -34,7 +34,19 @@ def test_a_chunk_is_a_multiple_of_every_block() -> None:
     assert chunk_unit(made.served) == 544
     assert advice(made, "chunk size").value == "a multiple of 544"
     assert advice(answered(dense(), block_size=64), "chunk size").value == "a multiple of 64"
-    assert "so 256 or more" in advice(answered(dense(), block_size=64), "chunk size").reason
+    assert "256, LMCache's default, is a multiple" in advice(answered(dense(), block_size=64), "chunk size").reason
+    assert advice(made, "chunk size").reason.endswith("from 256 on, LMCache's default, is 544")
+
+
+def test_several_blocks_are_listed() -> None:
+    assert (listed((16,)), listed((16, 8192)), listed((1, 2, 3))) == ("16", "16 and 8,192", "1, 2 and 3")
+
+
+def test_a_mode_that_keeps_no_states_has_no_chunk() -> None:
+    made = answered(hybrid(), mamba_cache_mode="none", chunk_size=256)
+    assert chunk_unit(made.served) is None
+    assert advice(made, "chunk size").value is None
+    assert "chunk-size" not in codes(made)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,8 @@ def test_the_nearest_chunk_sizes_are_named() -> None:
 
 
 def test_a_window_inside_a_chunk_is_whole_blocks() -> None:
+    (tight,) = answered(hybrid(), kernel_block_sizes=KERNELS, chunk_size=256).cautions
+    assert tight.text.endswith("; the nearest is 544")
     found = [one for one in answered(windowed(1000), block_size=16, chunk_size=2048).cautions if one.code == "window"]
     assert found
     assert all("a window of 1,000 tokens inside a chunk of 2,048" in one.text for one in found)
@@ -72,6 +86,7 @@ def test_the_block_size_says_why_it_was_raised() -> None:
     [
         (None, "8,160", "of 8,192, the default, 8,160 are used, 32 are not"),
         (5440, "5,440", "5,440 is 10 whole blocks"),
+        (544, "544", "544 is 1 whole block: steps"),
         (512, "544 or more", "512 is less than a block of 544"),
     ],
 )
@@ -144,6 +159,20 @@ def test_pages_that_every_rank_holds_are_copies() -> None:
     assert "replicated" not in codes(answered(latent()))
 
 
+@pytest.mark.parametrize(("tp", "copies"), [(8, None), (16, 2), (32, 4)])
+def test_heads_that_are_on_several_ranks_are_copies(tp: int, copies: int | None) -> None:
+    found = [one for one in answered(dense(), tp=tp).cautions if one.code == "replicated"]
+    assert len(found) == (copies is not None)
+    assert all(one.text.startswith(f"each KV head is on {copies} of {tp} ranks: ") for one in found)
+    assert all(one.text.endswith(f" keeps {copies} copies") for one in found)
+
+
+def test_only_groups_of_which_ranks_share_heads_are_copies() -> None:
+    (found,) = [one for one in answered(hybrid(), tp=4).cautions if one.code == "replicated"]
+    assert found.groups == (3,), "states are divided"
+    assert "replicated" not in codes(answered(hybrid(), tp=2))
+
+
 def test_what_the_engine_does_otherwise_is_said() -> None:
     found = answered(hybrid(), mamba_cache_mode="align", prefix_caching=False).cautions[0]
     assert (found.code, found.text) == (
@@ -167,6 +196,30 @@ def test_memory_that_is_too_small_is_said_with_what_fits() -> None:
     assert f"no request of 8,192 tokens fits in this memory, the longest has {made.capacity.longest:,}" in found.text
     assert "memory" not in codes(answered(dense(), cache_memory=8 << 30))
     assert "memory" not in codes(answered(dense()))
+
+
+def test_the_block_that_the_engine_keeps_is_told_from_memory_that_is_too_small() -> None:
+    made = answered(dense(), cache_memory=512 * 16 * 4 * 4096, max_model_len=8192)
+    assert made.capacity is not None
+    assert made.capacity.fits[-1].requests == 1
+    (found,) = [one for one in made.cautions if one.code == "memory"]
+    assert found.text.startswith(
+        "the engine counts 1.00 requests of 8,192 tokens and starts, but one of the 512 blocks"
+    )
+    assert "the longest request that it can run has 8,176;" in found.text
+    assert "memory" not in codes(answered(dense(), cache_memory=513 * 16 * 4 * 4096, max_model_len=8192))
+    less = answered(dense(), cache_memory=511 * 16 * 4 * 4096, max_model_len=8192)
+    assert "will not start" in next(one.text for one in less.cautions if one.code == "memory")
+
+
+def test_a_group_with_fewer_layers_says_how_much_of_its_blocks_is_unused() -> None:
+    names = [f"model.layers.{i}.self_attn.attn" for i in range(9)]
+    layers = tuple(AttentionLayer(name, 32, 8, 128, 128, None if i < 4 else 512) for i, name in enumerate(names))
+    made = answered(evolve(dense(), layers=layers))
+    assert [len(group.layers) for group in made.served.registration.groups] == [4, 5]
+    (found,) = [one for one in made.cautions if one.code == "uneven-groups"]
+    assert found.groups == (0,)
+    assert found.text == "group 0 has 4 layers, others 5: a fifth of each of its blocks is unused"
 
 
 def test_a_plain_model_has_nothing_to_look_at() -> None:

@@ -45,6 +45,11 @@ def test_what_is_unusable_or_refused_says_why() -> None:
     assert {error.code.value for error in other.errors} == {"unsupported-mamba-mode"}
 
 
+def test_a_mode_without_states_has_no_chunk() -> None:
+    one, other = swept({"mamba_cache_mode": ("align", "none")})
+    assert (one.chunk, other.chunk) == (544, None)
+
+
 def test_every_value_is_read_before_anything_is_served() -> None:
     refused = axes({"block_size": "no"}, (("tp", ("1", "x", "-2")), ("layout", ("NCHW",))))
     assert isinstance(refused, Err)
