@@ -82,6 +82,16 @@ def plan_then_apply(  # noqa: PLR0913 - keywords, and all of them optional
 
     Raises:
         LayoutErrors: every refusal of every layer and group; no view is made then.
+
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> class FullAttentionSpec(SimpleNamespace): ...  # read by its name and its fields, as vLLM's own is
+    >>> spec = FullAttentionSpec(block_size=64, num_kv_heads=2, head_size=64, dtype="bfloat16", page_size_bytes=32768)
+    >>> groups = [SimpleNamespace(layer_names=["layer"], kv_cache_spec=spec)]
+    >>> config = SimpleNamespace(num_blocks=3, kv_cache_tensors=[], kv_cache_groups=groups)
+    >>> caches = {"layer": torch.zeros(3 * 4, 2, 16, 128, dtype=torch.bfloat16)}  # kernel pages of 16 tokens
+    >>> list(plan_then_apply(config, caches, {"kv_layout": "NHD"}, engine_version="0.32.0").views["layer"].shape)
+    [3, 64, 1, 256]
     """
     # Not at import: it takes a third of the time to import kvlayout, and only live tensors need it.
     from kvlayout.engines.vllm import registration

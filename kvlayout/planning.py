@@ -63,6 +63,13 @@ def plan(
 
     Returns:
         ``Ok`` with a plan whose every view is proved for any number of blocks; ``Err`` with all errors.
+
+    >>> from pathlib import Path
+    >>> text = Path("tests/data/registrations/llama-kp32.json").read_text()
+    >>> made = plan(Registration.from_json(text).unwrap()).unwrap()
+    >>> layer = made.layers["model.layers.0.self_attn.attn"]
+    >>> layer.rule, layer.view.shape
+    ('subpaged-attention-view', (4096, 1, 128, 256))
     """
     made = attempt(registration, rules=rules, presentation=presentation)
     return Err(LayoutErrors(made.errors)) if made.errors else Ok(made.plan)

@@ -122,7 +122,7 @@ def read_caches(kv_caches: LiveCaches) -> Result[dict[str, Entry], LayoutErrors]
 
 def _unreadable(kv_caches: object) -> Iterator[LayoutError]:
     if not isinstance(kv_caches, Mapping):
-        yield _unread("kv_caches", "a mapping from layer names to tensors", kv_caches)
+        yield _unread("kv_caches", "a mapping from layer names to tensors", type(kv_caches))
         return
     for layer, entry in kv_caches.items():
         path = f"kv_caches[{layer!r}]"

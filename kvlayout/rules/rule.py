@@ -63,7 +63,22 @@ class Rule(Generic[S]):
 
 
 def rule(spec: type[S], *, name: str) -> Callable[[Callable[[S, CacheLayout, Presentation], Outcome]], Rule[S]]:
-    """Declare a rule for exactly one spec type; mypy checks the function against it."""
+    """Declare a rule for exactly one spec type; mypy checks the function against it.
+
+    Args:
+        spec: the type of spec that the rule is for; subclasses are other types.
+        name: what plans and errors call it.
+
+    Returns:
+        A decorator of a function of the layer's spec, its cache and the presentation wanted. The function answers with
+        a proof of its view, with a refusal, or with ``NoMatch`` where it is not for this layer.
+
+    >>> @rule(LatentSpec, name="leave-indexers")
+    ... def leave(spec: LatentSpec, cache: CacheLayout, goal: Presentation) -> Outcome:
+    ...     return NoMatch()
+    >>> leave.name, Registry.of(leave).names
+    ('leave-indexers', ('leave-indexers',))
+    """
 
     def declare(apply: Callable[[S, CacheLayout, Presentation], Outcome]) -> Rule[S]:
         return Rule(name, spec, apply)

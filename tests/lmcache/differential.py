@@ -220,7 +220,9 @@ def intervals(block: tuple[Interval, ...], base: int) -> str:
 
 def first_line(text: str) -> str:
     """Return the start of an error: what is wrong, without the numbers of a tensor."""
-    return text.splitlines()[0].partition(" (shape")[0].partition(" -- ")[0][:150]
+    for end in (" (shape", " -- ", " (only 'align'", "; group"):
+        text = text.partition(end)[0]
+    return text.splitlines()[0]
 
 
 # ----------------------------------------------------------------------------------------------------------- the page
