@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from kvlayout.algebra.result import Err
 from kvlayout.cache.document import read_registration
 from kvlayout.cli.files import read_document, write_whole
+from kvlayout.cli.misplaced import for_check, for_plan
 from kvlayout.cli.output import PLANNED, REFUSED, UNUSABLE, complain, plan_document, put, put_json, unusable
 from kvlayout.errors import Code
 from kvlayout.planning import attempt
@@ -83,7 +84,8 @@ def plan(doc: Document, /, *, as_json: AsJson = False, out: Out = None, presenta
     text = read_document(doc)
     read = text if isinstance(text, Err) else read_registration(text.value)
     if isinstance(read, Err):
-        return unusable(read.error.errors, as_json=as_json)
+        errors = read.error.errors if isinstance(text, Err) else for_plan(doc, text.value, read.error.errors)
+        return unusable(errors, as_json=as_json)
     made = attempt(read.value, presentation=presentation)
     code = REFUSED if made.errors else PLANNED
     if out is not None and not _stored(out, doc, made.plan if code == PLANNED else None):
@@ -111,6 +113,7 @@ def check(stored: Stored, /, *, as_json: AsJson = False) -> int:
     if isinstance(read, Err):
         errors = read.error.errors
         if any(error.code is Code.BAD_DOCUMENT for error in errors):
+            errors = errors if isinstance(text, Err) else for_check(stored, text.value, errors)
             return unusable(errors, as_json=as_json)
         if as_json:
             put_json(plan_document(None, errors))

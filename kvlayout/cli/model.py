@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cli.files import read_config
+from kvlayout.cli.misplaced import for_model
 from kvlayout.cli.output import PLANNED, REFUSED, put, put_json, unusable
 from kvlayout.cli.words import Words, help_text, read_other, read_words, within_other
 from kvlayout.errors import LayoutErrors
@@ -74,7 +75,9 @@ def _load(words: Words, known: Loaded | None = None) -> Result[Loaded, LayoutErr
     if isinstance(text, Err):
         return text
     model = read_model(text.value, generic="--generic" in words.switches)
-    return model if isinstance(model, Err) else Ok(Loaded(text.value, model.value))
+    if isinstance(model, Err):
+        return Err(LayoutErrors(for_model(words.config, model.error.errors)))
+    return Ok(Loaded(text.value, model.value))
 
 
 def _report(words: Words) -> Result[Report, LayoutErrors]:

@@ -72,7 +72,8 @@ def test_a_plan_whose_registration_changed_is_refused(terminal: Terminal, stored
 def test_a_registration_is_no_plan(terminal: Terminal) -> None:
     ran = terminal("check", HYBRID)
     assert (ran.code, ran.out) == (1, "")
-    assert '"kvlayout/plan"' in ran.err
+    assert "expected  a stored plan\n" in ran.err
+    assert "actual    a registration document\n" in ran.err
 
 
 def test_a_refused_plan_is_not_stored_and_the_old_file_stays(terminal: Terminal) -> None:
