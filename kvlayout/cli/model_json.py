@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvlayout.offline.deployment import Deployment
     from kvlayout.offline.serving import Served
 
-__all__ = ["report_json"]
+__all__ = ["field_json", "report_json"]
 
 
 def report_json(made: Answer, comparison: Comparison | None, checked: Checked | None) -> dict[str, object]:
@@ -49,12 +49,18 @@ def _facts(made: Answer) -> dict[str, object]:
 
 
 def _deployment(deployment: Deployment) -> dict[str, object]:
-    sizes = [kernel_text((one,)) for one in deployment.kernel_block_sizes]
-    document: dict[str, object] = {}
-    for flag in FLAGS:
-        value: object = getattr(deployment, flag.field)
-        document[flag.field] = sizes if isinstance(value, tuple) else value
-    return document
+    return {flag.field: field_json(deployment, flag.field) for flag in FLAGS}
+
+
+def field_json(deployment: Deployment, field: str) -> object:
+    """Return a field of a deployment as JSON has it: numbers are numbers, kernel block sizes a list of texts.
+
+    >>> from kvlayout.offline.deployment import Deployment
+    >>> field_json(Deployment(tp=4), "tp"), field_json(Deployment(), "kernel_block_sizes")
+    (4, [])
+    """
+    value: object = getattr(deployment, field)
+    return [kernel_text((one,)) for one in deployment.kernel_block_sizes] if isinstance(value, tuple) else value
 
 
 def _blocks(served: Served) -> dict[str, object]:

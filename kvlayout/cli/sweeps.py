@@ -6,8 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from kvlayout.algebra.result import Err
+from kvlayout.cli.model_json import field_json
 from kvlayout.cli.output import PLANNED, REFUSED, UNUSABLE, put, put_json, unusable
 from kvlayout.errors import Code
+from kvlayout.offline.flags import read_flags
 from kvlayout.offline.sweeping import Axis, Row, axes, rows
 
 if TYPE_CHECKING:
@@ -70,7 +72,12 @@ def _facts(row: Row) -> dict[str, object]:
 
 def _document(row: Row, over: Sequence[Axis]) -> dict[str, object]:
     asked = {axis.field: value for axis, value in zip(over, row.values, strict=True)}
-    return {"deployment": asked, **_facts(row), "refused": refusals_of(row)}
+    deployment = read_flags(asked).unwrap()  # every value was read before
+    return {
+        "deployment": {field: field_json(deployment, field) for field in asked},
+        **_facts(row),
+        "refused": refusals_of(row),
+    }
 
 
 def _csv(found: Sequence[Row], over: Sequence[Axis]) -> str:

@@ -40,10 +40,23 @@ def test_csv_has_the_names_of_json(terminal: Terminal) -> None:
     found = json.loads(terminal("model", HYBRID, *PAIRS, "--json").out)["rows"]
     assert heading == [*found[0]["deployment"], *list(found[0])[1:]]
     for row, document in zip(rows, found, strict=True):
-        assert row[:2] == list(document["deployment"].values())
+        assert row[:2] == list(map(str, document["deployment"].values()))
         assert (int(row[2]), int(row[4])) == (document["block"], document["page_bytes"])
         assert float(row[5]) == pytest.approx(document["padding"], abs=1e-4)
         assert document["refused"] == []
+
+
+def test_numbers_of_json_are_numbers(terminal: Terminal) -> None:
+    words = ("--sweep", "tp=1", "--sweep", "cache_memory=8GiB", "--sweep", "prefix_caching=on")
+    more = ("--sweep", "kernel_block_sizes=multiple:16+64", "--sweep", "cache_dtype=fp8")
+    (row,) = json.loads(terminal("model", HYBRID, *words, *more, "--json").out)["rows"]
+    assert row["deployment"] == {
+        "tp": 1,
+        "cache_memory": 8 << 30,
+        "prefix_caching": True,
+        "kernel_block_sizes": ["multiple:16", "64"],
+        "cache_dtype": "fp8",
+    }
 
 
 def test_what_can_not_be_served_says_why_in_its_row(terminal: Terminal) -> None:
