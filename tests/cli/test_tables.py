@@ -142,7 +142,7 @@ def test_groups_that_are_not_served_say_why(terminal: Terminal) -> None:
 
 def test_shared_caches_name_the_layer_they_share(terminal: Terminal) -> None:
     out = terminal("plan", CASES / "sharing-alias.json").out
-    assert "planned: 2 layers, 1 left as they are, 1 shared\n" in out
+    assert "planned: 2 layers, 1 left as it is, 1 shared\n" in out
     assert "alias of a\n   a.shared\n" in out
 
 
