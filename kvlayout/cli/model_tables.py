@@ -100,8 +100,8 @@ def _head(made: Answer) -> Text:
 
 
 def _alarm(made: Answer) -> Iterator[Text]:
-    """Yield what makes all numbers below it worthless: memory in which there is not one block."""
-    if made.capacity is not None and made.capacity.num_blocks == 0:
+    """Yield what makes all numbers below it worthless: memory in which there is no block, or none for a request."""
+    if made.capacity is not None and made.capacity.longest == 0:
         yield from (text_of(one.text, "bold red") for one in made.cautions if one.code == "memory")
 
 

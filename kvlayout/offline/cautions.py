@@ -172,6 +172,13 @@ def _short(fits: Capacity | None) -> Iterator[Caution]:
     if not pool:
         text = f"not one block fits: a block id costs {fits.block_bytes:,} bytes on this rank, more than --cache-memory"
         yield Caution("memory", (), f"{text}, which is in bytes where it has no unit, as 40GiB")
+    elif not fits.longest:
+        text = (
+            f"no request fits: one of {pool:,} blocks is the engine's null block"
+            if pool > 1
+            else ("no request fits: the one block that does is the engine's null block")
+        )
+        yield Caution("memory", (), f"{text}, and a block id costs {fits.block_bytes:,} bytes on this rank")
     elif pool < asked.blocks:
         text = f"no request of {asked.tokens:,} tokens fits in this memory, the longest has {fits.longest:,}: the"
         yield Caution("memory", (), f"{text} engine will not start without a smaller --max-model-len")

@@ -20,6 +20,13 @@ def test_the_table_of_errors_is_complete() -> None:
     assert all(len(example) > 4 for _, _, example, _ in rows)
 
 
+def test_the_table_of_what_to_look_at_twice_is_complete() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| .+ \|$", (ROOT / "docs" / "offline.md").read_text(), re.MULTILINE)
+    source = (ROOT / "kvlayout" / "offline" / "cautions.py").read_text()
+    assert set(rows) == set(re.findall(r"Caution\(\s*\"([a-z-]+)\"", source))
+    assert len(rows) == len(set(rows)) > 5
+
+
 def test_the_pages_that_docstrings_name_are_there() -> None:
     import kvlayout
 

@@ -183,7 +183,10 @@ def test_memory_without_a_block_is_said_first(terminal: Terminal) -> None:
     assert "not one block fits: a block id costs 6,684,672 bytes" in head
     assert "40GiB" in head
     assert "\nmemory: not one block fits" in rest
-    assert "not one block fits" not in terminal("model", HYBRID, "--cache-memory", "40MiB").out
+    for blocks, line in ((1, "no request fits: the one block"), (3, "no request fits: one of 3 blocks")):
+        head = terminal("model", HYBRID, "--cache-memory", str(6684672 * blocks)).out.partition("\n\n")[0]
+        assert line in head
+    assert "fits" not in terminal("model", HYBRID, "--cache-memory", "80MiB").out.partition("\n\n")[0]
     pair = terminal("model", HYBRID, "--cache-memory", "40GiB", "--compare", "--cache-memory 40").out
     assert pair.count("not one block fits") == 1
 
