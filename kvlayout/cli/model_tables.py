@@ -216,7 +216,7 @@ def _cautions(made: Answer) -> list[RenderableType]:
 
 def _remedy(one: Remedy) -> str:
     """Return what to set for what, and what it costs where that is much."""
-    wanted = "the same pages" if one.gives == "identical" else "the same blocks"
+    wanted = {"identical": "the same pages", "same-form": "pages of one form"}.get(one.gives, "the same blocks")
     sides = [(as_flags(flags), side) for flags, side in ((one.first, "first"), (one.second, "second")) if flags]
     flags = ", ".join(f"{flags} on the {side}" for flags, side in sides)
     if one.first == one.second:

@@ -394,6 +394,15 @@ def test_pages_of_one_form_are_not_said_to_be_the_same(
     assert printed(terminal, LLAMA, *first, "--compare", second)["comparison"]["verdict"] == "same-form"
 
 
+def test_a_remedy_says_no_more_than_it_gives(terminal: Terminal) -> None:
+    words = ("--tp", "2", "--block-size", "32", "--compare", "--tp 4 --block-size 64")
+    out = terminal("model", LLAMA, *words).out
+    assert "the pair does not agree" in out
+    assert "for pages of one form: --block-size 64 on both\n" in out
+    (first, *rest) = printed(terminal, LLAMA, *words)["comparison"]["remedies"]
+    assert (first["gives"], {one["gives"] for one in rest}) == ("same-form", {"identical"})
+
+
 @pytest.mark.parametrize(
     ("other", "row"),
     [("--layout HND", "layout +LBNHC +LBHNC"), ("--dtype float16", "element type +bfloat16 +float16")],
