@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlayout.errors import Code, LayoutError, explain, remedy
+from kvlayout.offline import cautions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,7 +24,7 @@ def test_the_table_of_errors_is_complete() -> None:
 
 def test_the_table_of_what_to_look_at_twice_is_complete() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| .+ \|$", (ROOT / "docs" / "offline.md").read_text(), re.MULTILINE)
-    source = (ROOT / "kvlayout" / "offline" / "cautions.py").read_text()
+    source = inspect.getsource(cautions)
     assert set(rows) == set(re.findall(r"Caution\(\s*\"([a-z-]+)\"", source))
     assert len(rows) == len(set(rows)) > 5
 
