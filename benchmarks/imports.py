@@ -5,14 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from statistics import median
-from typing import TYPE_CHECKING
 
-from benchmarks.table import Row, Section, timed
-from benchmarks.timing import tenths
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from benchmarks.table import Row, Section, added, timed
 
 __all__ = ["MOST_OVER", "imports"]
 
@@ -37,21 +31,8 @@ def imports(rounds: int) -> Section:
     for clock, name in enumerate(("wall", "CPU")):
         attrs, ours = ([times[clock] for times in taken[module]] for module in ("attrs", "kvlayout"))
         rows += timed(f"import attrs, {name} time", attrs), timed(f"import kvlayout, {name} time", ours)
-        rows.append(_over(f"kvlayout over attrs, {name} time", attrs, ours))
+        rows.append(added(f"kvlayout over attrs, {name} time", ours, attrs, MOST_OVER))
     return Section(f"import, in {rounds} fresh processes each", tuple(rows))
-
-
-def _over(what: str, attrs: Sequence[float], ours: Sequence[float]) -> Row:
-    between = (median(ours) - median(attrs)) / 1e3
-    low, high = tenths([(one - other) / 1e3 for one, other in zip(ours, attrs, strict=True)])
-    return Row(
-        what,
-        f"{between:.1f} ms",
-        f"{(min(ours) - min(attrs)) / 1e3:.1f} ms",
-        spread=f"{low:.0f} to {high:.0f} ms",
-        target=f"<= {MOST_OVER} ms",
-        met=between <= MOST_OVER,
-    )
 
 
 def _import(module: str) -> tuple[float, float]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.timing import Ratio, over
+from benchmarks.timing import Ratio, over, tenths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.table import Table
 
-__all__ = ["Row", "Section", "compared", "left_out", "render", "spread", "timed"]
+__all__ = ["Row", "Section", "added", "compared", "left_out", "render", "spread", "timed"]
 
 
 class Row(NamedTuple):
@@ -47,6 +47,20 @@ def compared(what: str, ours: Sequence[float], theirs: Sequence[float], most: fl
     found = over(ours, theirs)
     row = timed(what, theirs)._replace(ratio=f"{found.middle:.2f}", spread=spread(found))
     return row if most is None else row._replace(target=f"<= {most:.2f}", met=found.middle <= most)
+
+
+def added(what: str, ours: Sequence[float], beneath: Sequence[float], most: float) -> Row:
+    """Return a row of what a process takes beyond another, of times in microseconds; ``most`` is in milliseconds."""
+    between = (median(ours) - median(beneath)) / 1e3
+    low, high = tenths([(one - other) / 1e3 for one, other in zip(ours, beneath, strict=True)])
+    return Row(
+        what,
+        f"{between:.1f} ms",
+        f"{(min(ours) - min(beneath)) / 1e3:.1f} ms",
+        spread=f"{low:.0f} to {high:.0f} ms",
+        target=f"<= {most} ms",
+        met=between <= most,
+    )
 
 
 def left_out(what: str, reason: str) -> Row:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlayout.algebra.result import Err
+from kvlayout.algebra.result import Err, Ok
 from kvlayout.cache.registration import RegisteredTensor
 from kvlayout.engines.tensors import device_type, entry_document, facts, read_caches
 from tests.engines import fakes
@@ -181,3 +181,15 @@ print([name for name in ("torch", "vllm", "numpy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_refusal_is_without_a_reason() -> None:
+    class Reluctant(dict[str, fakes.Tensor]):
+        """Its entries can be had, its keys can't be walked through."""
+
+        def __iter__(self) -> NoReturn:
+            raise RuntimeError("not now")
+
+    found = read_caches(Reluctant(a=PLAIN))
+    assert isinstance(found, Ok)
+    assert found.value == facts({"a": PLAIN})
