@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from attrs import evolve
 
-from kvlayout.algebra.affine import Affine, Size, divide
+from kvlayout.algebra.affine import Affine, Size, divide, fits
 from kvlayout.algebra.claims import Pages
-from kvlayout.algebra.kernel import Proved, fits, same, within
+from kvlayout.algebra.kernel import Proved, same, within
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import beside_rows, permute

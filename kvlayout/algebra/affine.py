@@ -26,6 +26,7 @@ __all__ = [
     "Size",
     "at",
     "divide",
+    "fits",
     "format_size",
     "nonneg",
     "pair",
@@ -120,6 +121,14 @@ def at(value: Size, blocks: int) -> int:
 def nonneg(value: Size) -> bool:
     """Return whether a size is at least 0 for every block count of 1 or more."""
     return value.a >= 0 and value.b >= 0 if isinstance(value, Affine) else value >= 0
+
+
+def fits(start: Size, extent: Size, storage: Size) -> bool:
+    """Tell whether ``[start, + extent)`` lies in ``[0, storage)`` for every block count."""
+    left = storage - start - extent
+    if type(start) is type(left) is int:  # the path of every layer
+        return start >= 0 and left >= 0
+    return nonneg(start) and nonneg(left)
 
 
 def divide(value: Size, divisor: int) -> Size | None:

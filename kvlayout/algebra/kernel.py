@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, final
 
 from kvlayout.algebra import refuting
-from kvlayout.algebra.affine import NotAffineError, Size, nonneg, pair, size
-from kvlayout.algebra.canonical import canonical, modes_of
+from kvlayout.algebra.affine import NotAffineError, Size, fits, nonneg, pair, size
+from kvlayout.algebra.canonical import Mode, canonical, modes_of
 from kvlayout.algebra.claims import Claim, Pages, Refuted, Track, Undecided
 from kvlayout.algebra.layout import Axis, Layout
 from kvlayout.algebra.units import raw
@@ -17,7 +17,7 @@ from kvlayout.algebra.units import raw
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Proved", "Verdict", "fibre", "fits", "grain", "injective", "own", "page", "prove", "same", "within"]
+__all__ = ["Proved", "Verdict", "fibre", "grain", "injective", "own", "page", "prove", "same", "within"]
 
 
 @final
@@ -52,27 +52,35 @@ class Proved:
 
 
 Verdict: TypeAlias = Proved | Refuted | Undecided
+_Finding: TypeAlias = Claim | Refuted | Undecided
 
 
-def _proved(view: Layout | None, claim: str, *reasons: tuple[str, object]) -> Proved:
-    return Proved(view, (Claim(claim, reasons),), _SEAL)
+def _sealed(view: Layout | None, found: _Finding) -> Verdict:
+    return Proved(view, (found,), _SEAL) if isinstance(found, Claim) else found
 
 
 def same(expected: Layout, view: Layout) -> Verdict:
     """Prove that two layouts address the same bytes in the same order (T1, T1')."""
+    return _sealed(view, _same(expected, view))
+
+
+def _same(expected: Layout, view: Layout) -> _Finding:
     try:
         form, other = canonical(modes_of(view)), canonical(modes_of(expected))
     except NotAffineError as error:
         return Undecided("same", str(error))
     if view.offset == expected.offset and form == other:
-        return _proved(view, "same", ("offset", view.offset), ("canonical", form))
+        return Claim("same", (("offset", view.offset), ("canonical", form)))
     return refuting.unlike(expected, view)
 
 
 def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
     """Prove that block i of the view is block i of the pages, each byte once (T4); two intervals: one a plane."""
-    modes, axes, offset = modes_of(view), [*view.axes, None], raw(view.offset)
-    start, *others = pages.bases
+    return _sealed(view, _page(view, pages, blocks))
+
+
+def _page(view: Layout, pages: Pages, blocks: Size) -> _Finding:
+    modes, axes, (start, *others) = modes_of(view), [*view.axes], pages.bases
     outer = [(Axis.BLOCK, blocks, pages.stride)]
     if others:
         (other,) = others  # K and V: there is no third plane
@@ -85,54 +93,52 @@ def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
         wanted = (*pair(extent), *pair(stride))
         if mode != wanted and (*mode[:2], *wanted[:2]) != (1, 0, 1, 0):  # one block has no stride
             return refuting.elsewhere(axis, wanted, mode, blocks)
-    if any([sb or (db and sa != 1) for sa, sb, _, db in modes]):  # noqa: C419 - quicker; one item has no stride
-        return Undecided("page", "an axis inside the page depends on the block count")
-    dense, total = list(modes), 1
-    for _, extent, i, stride in sorted([(abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)]):
-        dense[i] = (extent, 0, total, 0)
-        if stride < 0:
-            start, dense[i] = start + (extent - 1) * total, (extent, 0, -total, 0)
-        total *= extent
-    loose = dense != modes and any(x != y and x[0] != 1 for x, y in zip(modes, dense, strict=True))
-    if total != pages.covered or start != offset or loose:
-        return refuting.no_interval((start, dense), (offset, modes), pages.covered, blocks)
-    return _proved(view, "page", ("bases", pages.bases), ("stride", pages.stride), ("covered", total))
+    low, total, dense = start, 1, True
+    for sa, sb, da, db in sorted(modes, key=_step):  # each must start where the ones inside it end
+        if sb or (db and sa != 1):
+            return Undecided("page", "an axis inside the page depends on the block count")
+        if sa != 1:  # one item has no stride
+            dense = dense and abs(da) == total
+            low, total = low + (sa - 1) * total if da < 0 else low, total * sa
+    if total != pages.covered or low != raw(view.offset) or not dense:
+        return refuting.no_interval(start, (raw(view.offset), modes), pages.covered, blocks)
+    return Claim("page", (("bases", pages.bases), ("stride", pages.stride), ("covered", total)))
+
+
+def _step(mode: Mode) -> int:
+    return abs(mode[2])
 
 
 def own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> Verdict:
     """Prove payload <= covered <= page <= stride: all that matters is there, and nothing of another block or plane."""
-    room = pages.stride if blocks != 1 else page_bytes
+    return _sealed(None, _own(pages, page_bytes, payload, blocks))
+
+
+def _own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> _Finding:
+    room, covered = pages.stride if blocks != 1 else page_bytes, pages.covered
     if not isinstance(room, int):
         return Undecided("own", "the block stride depends on the block count")
-    if not payload <= pages.covered <= page_bytes <= room:
-        return refuting.misfit(pages.bases[0], (payload, pages.covered, page_bytes, room), blocks)
+    if not payload <= covered <= page_bytes <= room:
+        return refuting.misfit(pages.bases[0], (payload, covered, page_bytes, room), blocks)
     if len(pages.bases) > 1:
         planes = fibre((Track(base, room, page_bytes, frozenset({0})) for base in pages.bases), blocks)
         if not isinstance(planes, Proved):
             return planes
-    sizes = ("payload", payload), ("covered", pages.covered), ("page", page_bytes)
-    return _proved(None, "own", *sizes, ("stride", pages.stride))
+    return Claim("own", (("payload", payload), ("covered", covered), ("page", page_bytes), ("stride", pages.stride)))
 
 
 def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
     """Prove that the block axis is N and, where the view keeps one, the state axis T."""
-    row = view.where(Axis.TOKEN)
-    for axis, at, extent in (
-        (Axis.BLOCK, view.where(Axis.BLOCK), blocks),
-        (Axis.STATE, view.where(Axis.STATE) if row is None else row, states),
-    ):
-        have = None if at is None else view.shape[at]
+    return _sealed(view, _grain(view, blocks, states))
+
+
+def _grain(view: Layout, blocks: Size, states: int | None) -> _Finding:
+    axes, row = view.axes, Axis.TOKEN if Axis.TOKEN in view.axes else Axis.STATE
+    for axis, name, extent in ((Axis.BLOCK, Axis.BLOCK, blocks), (row, Axis.STATE, states)):
+        have = view.shape[axes.index(axis)] if axis in axes else None
         if have is not extent and have != extent:
-            return refuting.miscounted(axis, extent, have, blocks)
-    return _proved(view, "grain", ("blocks", blocks), ("states", states))
-
-
-def fits(start: Size, extent: Size, storage: Size) -> bool:
-    """Tell whether ``[start, + extent)`` lies in ``[0, storage)`` for every block count."""
-    left = storage - start - extent
-    if type(start) is type(left) is int:  # the path of every layer
-        return start >= 0 and left >= 0
-    return nonneg(start) and nonneg(left)
+            return refuting.miscounted(name, extent, have, blocks)
+    return Claim("grain", (("blocks", blocks), ("states", states)))
 
 
 def within(view: Layout, storage: Size) -> Verdict:
@@ -148,7 +154,7 @@ def within(view: Layout, storage: Size) -> Verdict:
     except NotAffineError as error:
         return Undecided("within", str(error))
     if fits(low, high - low + 1, storage):
-        return _proved(view, "within", ("low", low), ("high", high), ("storage", storage))
+        return _sealed(view, Claim("within", (("low", low), ("high", high), ("storage", storage))))
     return refuting.outside(view, storage, storage - high - 1 if nonneg(low) else low)
 
 
@@ -164,7 +170,7 @@ def injective(view: Layout) -> Verdict:
     except NotAffineError as error:
         return Undecided("injective", str(error))
     if all(nonneg(slack - 1) for slack in slacks):
-        return _proved(view, "injective", ("slacks", tuple(slacks)))
+        return _sealed(view, Claim("injective", (("slacks", tuple(slacks)),)))
     return refuting.collision(view) or Undecided("injective", "the strides are not nested")
 
 
@@ -172,7 +178,7 @@ def fibre(tracks: Iterable[Track], blocks: Size) -> Verdict:
     """Prove that no block of a layer meets another block id, nor any block of a layer of its own group."""
     parts = tuple(tracks)
     found = next(refuting.overlaps(parts, blocks), None)
-    return _proved(None, "fibre", ("tracks", parts)) if found is None else found
+    return _sealed(None, Claim("fibre", (("tracks", parts),)) if found is None else found)
 
 
 def prove(  # noqa: PLR0913, PLR0917 - what a view must be is this many facts
@@ -185,16 +191,10 @@ def prove(  # noqa: PLR0913, PLR0917 - what a view must be is this many facts
     source: Layout | None = None,
 ) -> Verdict:
     """Prove all that a view must be: exact pages, its own, of the right grain, in the order of a source if given."""
-    verdicts: list[Verdict] = [
-        page(view, pages, blocks),
-        own(pages, page_bytes, payload, blocks),
-        grain(view, blocks, states),
-    ]
-    if source is not None:
-        verdicts.append(same(source, view))
-    claims: tuple[Claim, ...] = ()
-    for verdict in verdicts:
-        if not isinstance(verdict, Proved):
-            return verdict
-        claims += verdict.claims
-    return Proved(view, claims, _SEAL)
+    claims: list[Claim] = []
+    findings = [_page(view, pages, blocks), _own(pages, page_bytes, payload, blocks), _grain(view, blocks, states)]
+    for found in findings if source is None else [*findings, _same(source, view)]:
+        if not isinstance(found, Claim):
+            return found
+        claims.append(found)
+    return Proved(view, tuple(claims), _SEAL)

@@ -85,16 +85,22 @@ def elsewhere(axis: Axis, wanted: Mode, mode: Mode, blocks: Size) -> Refuted | U
     return _refute(("page", f"the {axis.value}s lie elsewhere"), index, (0, [wanted]), (0, [mode]), tried(blocks))
 
 
-def no_interval(dense: _Side, actual: _Side, covered: int, blocks: Size) -> Refuted | Undecided:
+def no_interval(start: Size, actual: _Side, covered: int, blocks: Size) -> Refuted | Undecided:
     """Find the first byte of block 0 that is not where a dense page has it; its own numbers are constants."""
-    total, modes = count(dense[1]), actual[1]
+    modes = actual[1]
+    dense, total = list(modes), 1
+    for _, extent, i, stride in sorted([(abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)]):
+        dense[i] = (extent, 0, total, 0)
+        if stride < 0:
+            start, dense[i] = start + (extent - 1) * total, (extent, 0, -total, 0)
+        total *= extent
     if total != covered:
         index = min(total, covered)
         return _refute(("page", "another number of bytes"), index, _extent(covered), _extent(total), tried(blocks))
-    if dense[0] != actual[0]:
-        return _refute(("page", "the page starts elsewhere"), 0, dense, actual, tried(blocks))
-    i = next((i for i, (x, y) in enumerate(zip(modes, dense[1], strict=True)) if x != y and x[0] != 1), len(modes))
-    return _refute(("page", "the page is no interval"), count(modes[i + 1 :]), dense, actual, tried(blocks))
+    if start != actual[0]:
+        return _refute(("page", "the page starts elsewhere"), 0, (start, dense), actual, tried(blocks))
+    i = next((i for i, (x, y) in enumerate(zip(modes, dense, strict=True)) if x != y and x[0] != 1), len(modes))
+    return _refute(("page", "the page is no interval"), count(modes[i + 1 :]), (start, dense), actual, tried(blocks))
 
 
 def misfit(base: Size, chain: tuple[int, int, int, int], blocks: Size) -> Refuted | Undecided:

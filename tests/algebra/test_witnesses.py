@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvlayout.algebra import kernel, refuting
+from kvlayout.algebra import affine, kernel, refuting
 from kvlayout.algebra.affine import BLOCK_COUNT, Affine, Size, parse_size, size
 from kvlayout.algebra.claims import Pages, Refuted, Track, Undecided, Witness
 from kvlayout.algebra.kernel import Proved, Verdict
@@ -186,7 +186,7 @@ def test_a_refutation_that_does_not_re_evaluate_is_not_let_out() -> None:
     reason = undecided(kernel.page(make((N, 8), (8, 1)), Pages((0,), 8, 8), 4))
     assert reason == "the blocks lie elsewhere, but no witness at index 2 re-evaluates"
     dense = (0, [(8, 0, 1, 0)])
-    assert undecided(refuting.no_interval(dense, dense, 8, 4)).startswith("the page is no interval, but no witness")
+    assert undecided(refuting.no_interval(0, dense, 8, 4)).startswith("the page is no interval, but no witness")
 
 
 # ------------------------------------------------------------------------------------------------------- own, grain
@@ -321,9 +321,9 @@ def test_a_layout_that_fits_has_no_witness() -> None:
 
 
 def test_fits_is_about_both_ends() -> None:
-    assert kernel.fits(0, N * 8, N * 8)
-    assert not kernel.fits(-1, 8, N * 8)
-    assert not kernel.fits(1, N * 8, N * 8)
+    assert affine.fits(0, N * 8, N * 8)
+    assert not affine.fits(-1, 8, N * 8)
+    assert not affine.fits(1, N * 8, N * 8)
 
 
 # -------------------------------------------------------------------------------------------------------- injective
