@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import evolve
 
@@ -24,18 +24,35 @@ __all__ = ["Survey"]
 _NOWHERE: Final[Place] = (None, None, None)
 
 
-def _alike(columns: Sequence[Sequence[object]]) -> Iterable[Sequence[int]]:
-    """Return the positions at which all columns have equal values, together; mostly these are all positions."""
-    count = len(columns[0])
-    for column in columns:
-        if column.count(column[0]) != count:
+_Columns: TypeAlias = tuple[tuple[str, ...], tuple[Size, ...], tuple[int, ...], tuple[Place, ...]]
+
+
+def _alike(common: Sequence[Sequence[object]], own: _Columns) -> Iterable[tuple[int, _Columns]]:
+    """Put layers together that have equal values in all columns in common; mostly these are all layers of a group.
+
+    Yields the position of the first of them, and what each has of its own.
+    """
+    for column in common:
+        if column.count(column[0]) != len(column):
             break
     else:
-        return (range(count),)
+        return ((0, own),)
     found: dict[tuple[object, ...], list[int]] = {}
-    for position, facts in enumerate(zip(*columns, strict=True)):
+    for position, facts in enumerate(zip(*common, strict=True)):
         found.setdefault(facts, []).append(position)
-    return found.values()
+    names, offsets, storages, places = own
+    return [
+        (
+            rows[0],
+            (
+                tuple([names[i] for i in rows]),
+                tuple([offsets[i] for i in rows]),
+                tuple([storages[i] for i in rows]),
+                tuple([places[i] for i in rows]) if places else (),
+            ),
+        )
+        for rows in found.values()
+    ]
 
 
 def _relative(parts: tuple[RegisteredTensor, ...]) -> tuple[object, ...]:
@@ -78,7 +95,8 @@ class Survey:
             fresh = {layer: index for layer in fresh if layer not in self.owners}
         self.owners.update(fresh)
         if word == "served":
-            self._place(index, fresh, group.spec, group.leaves)
+            names = group.layers if len(fresh) == len(group.layers) else tuple(fresh)
+            self._place(index, names, group.spec, group.leaves)
         elif word == "excluded":
             self.excluded.update(fresh)
 
@@ -92,23 +110,24 @@ class Survey:
                 self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
             seen.add(layer)
 
-    def _place(self, index: int, layers: Mapping[str, int], shared: Spec, leaves: Mapping[str, Spec]) -> None:
+    def _place(self, index: int, layers: tuple[str, ...], shared: Spec, leaves: Mapping[str, Spec]) -> None:
         """Place the layers of a served group that are registered."""
-        caches, names = self.caches, [*layers]
+        caches, names = self.caches, layers
         faults: dict[str, LayoutError] = {}
         try:
             entries = [caches[layer] for layer in names]
         except KeyError:
             missing = LayoutError(Code.MISSING_LAYER, expected="a registered cache", actual="none")
-            faults = dict.fromkeys(layers.keys() - caches.keys(), missing)
-            names = [layer for layer in names if layer not in faults]
+            faults = dict.fromkeys({*layers} - caches.keys(), missing)
+            names = tuple([layer for layer in names if layer not in faults])
             entries = [caches[layer] for layer in names]
         if not all(entries):
             empty = LayoutError(Code.AXES_MISMATCH, expected="a tensor, or a list of them", actual="an empty list")
             faults |= {layer: empty for layer, entry in zip(names, entries, strict=True) if not entry}
-            names, entries = [layer for layer in names if caches[layer]], [entry for entry in entries if entry]
+            names = tuple([layer for layer in names if caches[layer]])
+            entries = [entry for entry in entries if entry]
         if names:
-            specs = [leaves.get(layer, shared) for layer in names] if leaves else [shared] * len(names)
+            specs = [leaves.get(layer, shared) for layer in names] if leaves else (shared,)
             self._place_all(index, names, entries, specs, faults)
         if faults:
             self.errors += [evolve(faults[layer], group=index, layer=layer) for layer in layers if layer in faults]
@@ -116,30 +135,36 @@ class Survey:
     def _place_all(
         self,
         index: int,
-        layers: list[str],
+        layers: tuple[str, ...],
         entries: list[Entry],
-        specs: list[Spec],
+        specs: Sequence[Spec],
         faults: dict[str, LayoutError],
     ) -> None:
-        """Place layers, those of which only the places differ all at once: one proof, and a place for each."""
+        """Place layers, those of which only the places differ all at once: one proof, and a place for each.
+
+        There is one spec for all layers, or one for each.
+        """
         named = self.places.first
-        places = [named.get(layer, _NOWHERE) for layer in layers] if named else []
-        block_strides = [place[2] for place in places] or [None] * len(layers)
-        tensors = [entry if type(entry) is RegisteredTensor else entry[0] for entry in entries]
-        lists = [None if type(entry) is RegisteredTensor else _relative(entry) for entry in entries]
-        sizes, strides, offsets, dtypes, storages, nbytes = zip(*tensors, strict=True)
-        columns = (specs, block_strides, lists, sizes, strides, dtypes, nbytes)
-        for run in _alike(columns):
-            first = run[0]
-            key = (specs[first], lists[first], sizes[first], strides[first], dtypes[first])
-            shape = self._prove(key, specs[first], entries[first], block_strides[first])
+        places = tuple([named.get(layer, _NOWHERE) for layer in layers]) if named else ()
+        heads, lists = entries, None
+        if {*map(type, entries)} != {RegisteredTensor}:
+            lists = [None if isinstance(entry, RegisteredTensor) else _relative(entry) for entry in entries]
+            heads = [entry if isinstance(entry, RegisteredTensor) else entry[0] for entry in entries]
+        sizes, strides, offsets, dtypes, storages, nbytes = zip(*heads, strict=True)
+        common: list[Sequence[object]] = [sizes, strides, dtypes, nbytes]
+        common += [[place[2] for place in places]] if places else []
+        common += [specs] if len(specs) > 1 else []
+        common += [lists] if lists else []
+        for first, (names, starts, held, said) in _alike(common, (layers, offsets, storages, places)):
+            spec = specs[first] if len(specs) > 1 else specs[0]
+            key = (spec, lists[first] if lists else None, sizes[first], strides[first], dtypes[first])
+            shape = self._prove(key, spec, entries[first], said[0][2] if said else None)
             if isinstance(shape, LayoutError):
-                faults.update(dict.fromkeys([layers[i] for i in run], shape))
+                faults.update(dict.fromkeys(names, shape))
                 continue
-            bases = tuple([offsets[i] * shape.itemsize for i in run])
-            made = Run(tuple([layers[i] for i in run]), index, shape, tuple([storages[i] for i in run]), bases)
-            said = [places[i] for i in run] if places else places
-            if self.places.further or not faultless(shape, bases, nbytes[first], self.blocks, said):
+            item = shape.itemsize
+            made = Run(names, index, shape, held, tuple([start * item for start in starts]))
+            if self.places.further or not faultless(shape, made.bases, nbytes[first], self.blocks, said):
                 made = self._judged(made, nbytes[first], faults)
             if made.layers:
                 self.runs.append(made)

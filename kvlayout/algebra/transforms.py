@@ -28,7 +28,7 @@ from kvlayout.algebra.affine import Size, divide, nonneg, pair
 from kvlayout.algebra.dtype import DType
 from kvlayout.algebra.layout import Axis, Layout, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
-from kvlayout.algebra.units import Bytes, all_raw, raw
+from kvlayout.algebra.units import Bytes, raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,14 +59,20 @@ class Refusal(NamedTuple):
     actual: str
 
 
-def _replace(layout: Layout, position: int, axes: Sequence[tuple[Axis, Size, Bytes]], removed: int) -> Layout:
+def _replace(  # noqa: PLR0913, PLR0917 - three of each axis
+    layout: Layout,
+    position: int,
+    removed: int,
+    axes: tuple[Axis, ...],
+    sizes: tuple[Size, ...],
+    strides: tuple[Bytes, ...],
+) -> Layout:
     """Put axes in the place of ``removed`` ones."""
     end = position + removed
-    names, extents, strides = zip(*axes, strict=True)
     return layout.arranged(
-        (*layout.shape[:position], *extents, *layout.shape[end:]),
+        (*layout.shape[:position], *sizes, *layout.shape[end:]),
         (*layout.strides[:position], *strides, *layout.strides[end:]),
-        (*layout.axes[:position], *names, *layout.axes[end:]),
+        (*layout.axes[:position], *axes, *layout.axes[end:]),
     )
 
 
@@ -76,7 +82,7 @@ def split(layout: Layout, position: int, inner: int, axes: tuple[Axis, Axis]) ->
     if outer is None:
         return Err(Refusal("split", layout.axes[position].value, f"a multiple of {inner}", str(layout.shape[position])))
     stride = layout.strides[position]
-    return Ok(_replace(layout, position, [(axes[0], outer, stride * inner), (axes[1], inner, stride)], 1))
+    return Ok(_replace(layout, position, 1, axes, (outer, inner), (stride * inner, stride)))
 
 
 def merge(layout: Layout, position: int, axis: Axis) -> Result[Layout, Refusal]:
@@ -87,7 +93,7 @@ def merge(layout: Layout, position: int, axis: Axis) -> Result[Layout, Refusal]:
         near = far
     elif outer != 1 and far != near * inner:
         return Err(Refusal("merge", layout.axes[position].value, f"a stride of {near * inner} bytes", str(far)))
-    return Ok(_replace(layout, position, [(axis, outer * inner, near)], 2))
+    return Ok(_replace(layout, position, 2, (axis,), (outer * inner,), (near,)))
 
 
 def permute(layout: Layout, order: Sequence[int]) -> Result[Layout, Refusal]:
@@ -156,29 +162,26 @@ def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, R
 
 def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
     """Read what lies inside the ``outer`` axes in memory order, as one axis of elements: all its axes merged."""
-    axes, sizes, strides = layout.axes, layout.shape, layout.strides
-    kept, inner = [], []
-    for i, axis in enumerate(axes):
+    sizes, strides, axes = [], [], []
+    inside: dict[Bytes, tuple[Size, Axis]] = {}
+    for size, stride, axis in zip(layout.shape, layout.strides, layout.axes):  # noqa: B905 - a layout has checked it
         if axis in outer:
-            kept.append(i)
-        elif sizes[i] != 1:
-            inner.append(i)
-    if len(inner) > 1:
-        steps = all_raw(strides)
-        inner.sort(key=lambda i: pair(steps[i])[::-1])
+            sizes.append(size)
+            strides.append(stride)
+            axes.append(axis)
+        elif size != 1:
+            if stride in inside:
+                return Err(Refusal("merge", axis.value, "a stride of its own", str(stride)))
+            inside[stride] = size, axis
     unit = reach = Bytes(layout.dtype.itemsize)
     total: Size = 1
-    for i in inner:  # merged from the fastest on: each must start where the ones inside it end
-        if strides[i] != reach:
-            return Err(Refusal("merge", axes[i].value, f"a stride of {reach} bytes", str(strides[i])))
-        total, reach = total * sizes[i], reach * sizes[i]
-    return Ok(
-        layout.arranged(
-            (*[sizes[i] for i in kept], total),
-            (*[strides[i] for i in kept], unit),
-            (*[axes[i] for i in kept], Axis.BYTES),
-        ),
-    )
+    while reach in inside:  # merged from the fastest on: each must start where the ones inside it end
+        size, _ = inside.pop(reach)
+        total, reach = total * size, reach * size
+    if inside:
+        stride = min(inside, key=lambda stride: pair(raw(stride))[::-1])
+        return Err(Refusal("merge", inside[stride][1].value, f"a stride of {reach} bytes", str(stride)))
+    return Ok(layout.arranged((*sizes, total), (*strides, unit), (*axes, Axis.BYTES)))
 
 
 def reinterpret_page(

@@ -27,6 +27,7 @@ _Axes: TypeAlias = tuple[Axis, ...]
 _ROW: Final[_Axes] = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
 _PLANES = 2
 _ITEM_SIZES: Final = (1, 2, 4, 8, 16)
+_NUMBERS: Final = frozenset((int, Affine))
 
 
 def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
@@ -85,9 +86,10 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
 def _numbered(part: RegisteredTensor) -> bool:
     """Tell whether a tensor's numbers are numbers, and address something; a compiler's symbols are none."""
-    numbers = (*part.shape, *part.strides, part.offset)
-    known = all(isinstance(number, int | Affine) for number in numbers)
-    return known and len(part.strides) == len(part.shape) and all(nonneg(extent - 1) for extent in part.shape)
+    sizes, strides, offset, *_ = part
+    if len(strides) != len(sizes) or not {*map(type, sizes), *map(type, strides), type(offset)} <= _NUMBERS:
+        return False
+    return all([extent > 0 if type(extent) is int else nonneg(extent - 1) for extent in sizes])  # noqa: C419 - quicker
 
 
 def _assumed(spec: AttentionSpec | LatentSpec | StateSpec, part: RegisteredTensor, field: int | None) -> DType:
