@@ -19,7 +19,7 @@ from kvlayout.algebra.result import Err
 from kvlayout.cache.registration import Entry, RegisteredTensor, Registration
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 from kvlayout.planning import attempt
-from kvlayout.plans import Plan, Shape
+from kvlayout.plans import Plan, Run, Shape
 from kvlayout.rules.presentation import Form, refused, verdict_on
 
 if TYPE_CHECKING:
@@ -189,23 +189,18 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     views = dict(kv_caches)
     steps: dict[Shape, _Step] = {}
     faults: list[LayoutError] = []
-    for layers, group, shape, _, _ in plan.runs:
-        step = steps.get(shape)
+    for run in plan.runs:
+        step = steps.get(run.shape)
         if step is None:
-            step = steps[shape] = _step(shape)
-        same, listed, element, extents, strides = step
-        for layer in () if same else layers:
-            cache = views[layer]
-            tensor: Tensor = cache[0] if listed else cache  # type: ignore[assignment]  # a cast takes 60 ns a layer
-            try:
-                if element is None:
-                    views[layer] = tensor.as_strided(extents, strides)
-                elif tensor.stride(-1) == 1:
-                    views[layer] = tensor.view(element).as_strided(extents, strides)
-                else:  # torch views another type only along a dense last axis, so the page is laid out first
-                    views[layer] = _retyped(tensor, element, extents, strides)
-            except RuntimeError as error:
-                faults.append(_unviewable(error, group, layer, tensor, plan.registration.caches[layer]))
+            step = steps[run.shape] = _step(run.shape)
+        if step.same:
+            continue
+        caches = [views[layer] for layer in run.layers]
+        tensors: list[Tensor] = [cache[0] for cache in caches] if step.listed else caches  # type: ignore[assignment]
+        try:
+            views.update(zip(run.layers, _viewed(tensors, step), strict=True))
+        except RuntimeError:
+            faults += _unviewable(run, tensors, step, plan.registration.caches)
     if faults:
         raise LayoutErrors(tuple(faults))
     if plan.aliases:  # of a layer that is excluded, an alias keeps its own object
@@ -214,21 +209,33 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
     return views
 
 
-def _unviewable(error: RuntimeError, group: int, layer: str, tensor: Tensor, entry: Entry) -> LayoutError:
-    """Return why torch makes no view: a storage that ends before another one with the same first byte, or a type."""
-    known, held = _parts(entry)[0].storage_nbytes, tensor.untyped_storage().nbytes()
-    if isinstance(known, int) and held < known:
-        actual = f"a storage of {held} bytes, where another one starts at the same byte"
-        return LayoutError(Code.STORAGE_OVERRUN, group, layer, f"a storage of {known} bytes", actual)
-    expected, actual = "a tensor that torch views as bytes", str(error).partition("\n")[0]
-    return LayoutError(Code.DTYPE_MISALIGNED, group, layer, expected, actual)
+def _viewed(tensors: Sequence[Tensor], step: _Step) -> list[Tensor]:
+    """Make views of tensors that are alike."""
+    element, extents, strides = step[2:]
+    if element is None:
+        return [tensor.as_strided(extents, strides) for tensor in tensors]
+    if all(tensor.stride(-1) == 1 for tensor in tensors):
+        return [tensor.view(element).as_strided(extents, strides) for tensor in tensors]
+    # torch views another type only along a dense last axis, so pages are laid out first
+    old, new = tensors[0].element_size(), element.itemsize
+    extents = (*extents[:-1], extents[-1] * new // old)
+    strides = (*(stride * new // old for stride in strides[:-1]), 1)
+    return [tensor.as_strided(extents, strides).view(element) for tensor in tensors]
 
 
-def _retyped(tensor: Tensor, element: dtype, extents: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """Make a view of another type of a tensor whose last axis is not dense: the ``as_strided`` first, then the type."""
-    old, new = tensor.element_size(), element.itemsize
-    wide = (*extents[:-1], extents[-1] * new // old)
-    return tensor.as_strided(wide, (*(stride * new // old for stride in strides[:-1]), 1)).view(element)
+def _unviewable(run: Run, tensors: Sequence[Tensor], step: _Step, caches: Mapping[str, Entry]) -> Iterator[LayoutError]:
+    """Yield why torch makes no view: a storage that ends before another one with the same first byte, or a type."""
+    for layer, tensor in zip(run.layers, tensors, strict=True):
+        try:
+            _viewed((tensor,), step)
+        except RuntimeError as error:
+            known, held = _parts(caches[layer])[0].storage_nbytes, tensor.untyped_storage().nbytes()
+            code, expected = Code.DTYPE_MISALIGNED, "a tensor that torch views as bytes"
+            actual = str(error).partition("\n")[0]
+            if isinstance(known, int) and held < known:
+                code, expected = Code.STORAGE_OVERRUN, f"a storage of {known} bytes"
+                actual = f"a storage of {held} bytes, where another one starts at the same byte"
+            yield LayoutError(code, run.group, layer, expected, actual)
 
 
 def _step(shape: Shape) -> _Step:

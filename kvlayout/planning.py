@@ -144,23 +144,17 @@ def attempt(
         survey.errors.append(
             LayoutError(Code.BAD_CONFIG, expected="lmcache or bytes", actual=actual, path="presentation")
         )
-    survey.errors += [*registry.errors, *(error for _, error in judged if error is not None)]
-    for index, (group, (word, _)) in enumerate(zip(registration.groups, judged, strict=True)):
-        survey.take(index, group, word.word)
+    survey.errors += registry.errors
+    for index, (word, error) in enumerate(judged):
+        if error is not None:
+            survey.errors.append(error)
+        survey.take(index, registration.groups[index], word.word)
     survey.share_storages()
     aliases = survey.match_unlisted()
-    made = Plan(
-        registration,
-        presentation,
-        blocks,
-        tuple(survey.runs),
-        aliases,
-        tuple(word for word, _ in judged),
-        rules,
-    )
-    unplaced = len(registration.groups)
-    errors = sorted(survey.errors, key=lambda e: unplaced if e.group is None else e.group)
-    return Attempt(made, tuple(errors))
+    dispositions = tuple([word for word, _ in judged])
+    made = Plan(registration, presentation, blocks, tuple(survey.runs), aliases, dispositions, rules)
+    unplaced = len(dispositions)
+    return Attempt(made, tuple(sorted(survey.errors, key=lambda e: unplaced if e.group is None else e.group)))
 
 
 def _block_count(registration: Registration, judged: Sequence[tuple[Disposition, object]]) -> Size | None:

@@ -81,7 +81,14 @@ class Survey:
         self.blocks: Size = 1 if blocks is None else blocks
         self.errors: list[LayoutError] = []
         self.runs: list[Run] = []
-        self.owners: dict[str, int] = {}
+        groups = registration.groups
+        self.owners = {layer: index for index, group in enumerate(groups) for layer in group.layers}
+        self.twice = len(self.owners) < sum([len(group.layers) for group in groups])
+        if self.twice:  # the first group that lists a layer has it
+            self.owners = {}
+            for index, group in enumerate(groups):
+                for layer in group.layers:
+                    self.owners.setdefault(layer, index)
         self.excluded: set[str] = set()
         self.places = places_of(registration)
         self.caches = registration.caches
@@ -89,23 +96,21 @@ class Survey:
 
     def take(self, index: int, group: Group, word: str) -> None:
         """Take the layers of one group."""
-        fresh = dict.fromkeys(group.layers, index)
-        if len(fresh) < len(group.layers) or not self.owners.keys().isdisjoint(fresh):
+        layers = group.layers
+        if self.twice:
             self._twice(index, group, word)
-            fresh = {layer: index for layer in fresh if layer not in self.owners}
-        self.owners.update(fresh)
+            layers = tuple([layer for layer in dict.fromkeys(layers) if self.owners[layer] == index])
         if word == "served":
-            names = group.layers if len(fresh) == len(group.layers) else tuple(fresh)
-            self._place(index, names, group.spec, group.leaves)
+            self._place(index, layers, group.spec, group.leaves)
         elif word == "excluded":
-            self.excluded.update(fresh)
+            self.excluded.update(layers)
 
     def _twice(self, index: int, group: Group, word: str) -> None:
         """Refuse each further listing of a layer; a refused group has one error already."""
         seen: set[str] = set()
         for layer in group.layers if word != "refused" else ():
-            if layer in self.owners or layer in seen:
-                first = self.owners.get(layer, index)
+            first = self.owners[layer]
+            if first != index or layer in seen:
                 actual = f"group {index} twice" if first == index else f"group {first} and group {index}"
                 self.errors.append(LayoutError(Code.LAYER_IN_TWO_GROUPS, index, layer, "one group", actual))
             seen.add(layer)

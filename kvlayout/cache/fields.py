@@ -1,7 +1,7 @@
 """The fields of an engine's spec, read with their types checked, from a document or from a live engine.
 
 >>> read = Fields({"block_size": 16, "num_kv_heads": True}, {"page_size_bytes": 32768})
->>> read.required("block_size"), read.number("derived.page_size_bytes", "page_size_padded")
+>>> read.required("block_size"), read.number("page_size_padded", derived="page_size_bytes")
 (16, 32768)
 >>> try:
 ...     read.number("num_kv_heads")
@@ -59,22 +59,22 @@ class Fields:
     def __init__(self, fields: Mapping[str, object], derived: Mapping[str, object]) -> None:
         self.fields, self.derived = fields, derived
 
-    def number(self, *keys: str, least: int = 0) -> int | None:
-        """Return the first of the keys that holds a number; a dotted key is a derived value."""
-        for key in keys:
-            value = self.derived.get(key.removeprefix("derived.")) if "." in key else self.fields.get(key)
-            if value is None:
-                continue
-            if type(value) is int and least <= value < LIMIT:
-                return value
-            raise FieldError(key if "." in key else f"fields.{key}", f"a whole number from {least}", value)
-        return None
+    def number(self, *names: str, derived: str = "", least: int = 0) -> int | None:
+        """Return the derived value, or the first field that holds a number."""
+        where, name, value = "derived", derived, self.derived.get(derived)
+        for field in names if value is None else ():
+            where, name, value = "fields", field, self.fields.get(field)
+            if value is not None:
+                break
+        if value is None or (type(value) is int and least <= value < LIMIT):
+            return value
+        raise FieldError(f"{where}.{name}", f"a whole number from {least}", value)
 
-    def required(self, *keys: str, least: int = 1) -> int:
-        """Return a number that must be there."""
-        value = self.number(*keys, least=least)
+    def required(self, name: str) -> int:
+        """Return a field's number, of 1 or more, that must be there."""
+        value = self.number(name, least=1)
         if value is None:
-            raise FieldError(f"fields.{keys[-1]}", f"a whole number from {least}", None)
+            raise FieldError(f"fields.{name}", "a whole number from 1", None)
         return value
 
     def flag(self, key: str, default: bool) -> bool:  # noqa: FBT001 - a private reader

@@ -28,7 +28,7 @@ from kvlayout.cache.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LIMIT", "MAX_RANK", "FieldError", "knows", "plain_dtype", "read_spec"]
+__all__ = ["LIMIT", "MAX_RANK", "FieldError", "family_of", "plain_dtype", "read_spec"]
 
 #: Class name -> (family, the engine's word for it where the document has none).
 _CLASSES: Final = {
@@ -52,9 +52,13 @@ _CLASSES: Final = {
 }
 
 
-def knows(type_name: str) -> bool:
-    """Return whether a class is read by its own name, so that its bases don't matter."""
-    return type_name in _CLASSES
+def family_of(type_name: str) -> str | None:
+    """Return what a class keeps where it is read by its own name, so that its bases don't matter.
+
+    >>> family_of("MLAAttentionSpec"), family_of("MambaSpec"), family_of("PluginSpec")
+    ('latent', 'state', None)
+    """
+    return _CLASSES.get(type_name, (None,))[0]
 
 
 def read_spec(
@@ -97,7 +101,7 @@ def read_spec(
         type_name,
         kind or word,
         read.required("block_size") if attends or family in ("state", "cross") else read.number("block_size") or 0,
-        read.number("derived.page_size_bytes", "page_size_padded", "page_size"),
+        read.number("page_size_padded", "page_size", derived="page_size_bytes"),
         read.flag("dcp_sharded", default=attends),
         read.flag("prefix_cacheable", default=not scratch),
         read.flag("has_layer_views", default=family != "raw"),
@@ -138,8 +142,8 @@ def _rows(made: type[_Rowed], head: _Common, read: Fields) -> _Rowed:
     """Read a spec that stores rows; older engines declare less, and the fallbacks are theirs."""
     tokens, rows = read.ratio(head.block_size)
     latent = made is LatentSpec
-    heads = read.number("derived.num_heads", "num_head_slots", "num_kv_heads", least=1) or 1
-    states = read.number("derived.num_states", least=1) or max(head.block_size * rows // tokens, 1)
+    heads = read.number("num_head_slots", "num_kv_heads", derived="num_heads", least=1) or 1
+    states = read.number(derived="num_states", least=1) or max(head.block_size * rows // tokens, 1)
     head_size = read.number("head_size") or 0
     head_size_v = read.number("head_size_v")
     if head_size_v is None:
@@ -148,7 +152,7 @@ def _rows(made: type[_Rowed], head: _Common, read: Fields) -> _Rowed:
     item = DTYPES.get(dtype)
     dense = (head_size + head_size_v) * item.itemsize if item else 0
     slots = bool(read.number("tq_slot_size"))
-    content = read.number("derived.state_content_size_bytes", "state_content_bytes", "tq_slot_size", least=1)
+    content = read.number("state_content_bytes", "tq_slot_size", derived="state_content_size_bytes", least=1)
     if content is None:
         padded = read.number("page_size_padded") is not None
         page, slots_a_page = head.page_bytes or 0, heads * states
@@ -195,7 +199,7 @@ def _state(head: _Common, read: Fields) -> StateSpec:
         total += prod(shape) * (DTYPES[name].itemsize if name in DTYPES else 0)
         if total >= LIMIT:
             raise FieldError(f"fields.shapes[{i}]", "states below 2**63 bytes", shape)
-    content = read.number("derived.state_content_size_bytes") or total
+    content = read.number(derived="state_content_size_bytes") or total
     return StateSpec(
         *head[:3],
         head.page_bytes or content,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvlayout.algebra.affine import Affine, Size, format_size
 from kvlayout.algebra.dtype import DTYPES
-from kvlayout.cache.reading import knows
+from kvlayout.cache.reading import family_of
 from kvlayout.cache.registration import Entry, Group, Placement, RegisteredTensor, Registration
 from kvlayout.cache.spec import (
     AttentionSpec,
@@ -128,7 +128,7 @@ def _write_spec(spec: Spec) -> dict[str, object]:
         derived["state_content_size_bytes"] = spec.content_bytes
     derived |= {"dcp_sharded": spec.dcp_sharded, "prefix_cacheable": spec.prefix_cacheable}
     derived["has_layer_views"] = spec.has_layer_views
-    bases = [] if isinstance(spec, UnknownSpec) or knows(spec.type) else [_BASES[type(spec)]]
+    bases = [] if isinstance(spec, UnknownSpec) or family_of(spec.type) else [_BASES[type(spec)]]
     return {"type": spec.type, "bases": bases, "kind": spec.kind, "fields": fields, "derived": derived}
 
 

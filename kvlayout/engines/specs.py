@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from fractions import Fraction
 from math import isfinite
 from typing import Final, NamedTuple
 
-from kvlayout.cache.reading import FieldError, knows, plain_dtype, read_spec
+from kvlayout.algebra.dtype import DTYPES
+from kvlayout.cache.reading import FieldError, family_of, plain_dtype, read_spec
 from kvlayout.cache.spec import Spec
 
 __all__ = ["SpecFacts", "in_dict", "plain", "read_live", "spec_document", "spec_facts"]
@@ -24,6 +25,7 @@ _DERIVED: Final = (
     "prefix_cacheable",
     "has_layer_views",
 )
+_FLAGS: Final = ("prefix_cacheable", "has_layer_views")
 _AS_IT_IS: Final = frozenset((int, str, bool, type(None)))
 _INTERFACE: Final = "vllm.v1.kv_cache_interface"
 
@@ -65,40 +67,28 @@ derived={'tokens_per_state': [1, 4]})
     return SpecFacts(made.__name__, [base.__name__ for base in made.__mro__[1:-1]], _kind(spec), fields, derived)
 
 
-class _Computed(Mapping[str, object]):
-    """The computed values of a live spec, each computed when it is asked for: vLLM's are slow, and few are needed.
+def _computed(spec: object, family: str | None, declared: Mapping[str, object]) -> dict[str, object]:
+    """Return the computed values of a live spec that its declared fields do not give: vLLM's are slow to compute.
 
-    The bytes of a state are left out where the declared fields give them: they are the sum of a recurrent layer's
-    shapes, and an unpadded page shared among its rows. So is the page of a recurrent layer that declares its padding:
-    it is that number, or vLLM raises.
+    A class that is known by name is what its fields say. A recurrent layer declares the shapes of its states, and then
+    its page is missing only where it declares no padding. Rows that declare their content (0.29) declare all bytes;
+    where older ones have no padding, the page is shared among them.
     """
-
-    def __init__(self, spec: object, declared: Mapping[str, object]) -> None:
-        self.spec, self.declared = spec, declared
-
-    def __getitem__(self, name: str) -> object:
-        value = self.get(name)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def get(self, name: str, default: object = None) -> object:
-        """Return a value, or the default where the spec has no such number: it then raises what it likes."""
-        declared = self.declared
-        if name == "state_content_size_bytes" and ("shapes" in declared or declared.get("page_size_padded", 0) is None):
-            return default
-        if name == "page_size_bytes" and "shapes" in declared and declared.get("page_size_padded") is not None:
-            return default
+    asked: Iterable[str] = _DERIVED
+    if family == "state":
+        asked = _FLAGS if declared.get("page_size_padded") is not None else ("page_size_bytes", *_FLAGS)
+    elif family in ("attention", "latent"):
+        if "state_content_bytes" in declared and plain_dtype(str(declared.get("dtype"))) in DTYPES:
+            asked = ("num_heads", "num_states", *_FLAGS)
+        elif declared.get("page_size_padded", 0) is None:
+            asked = [one for one in _DERIVED if one != "state_content_size_bytes"]
+    found: dict[str, object] = {}
+    for one in asked:
         try:
-            return getattr(self.spec, name)
-        except Exception:  # noqa: BLE001 - NotImplementedError, AssertionError, ...
-            return default
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_DERIVED)
-
-    def __len__(self) -> int:
-        return len(_DERIVED)
+            found[one] = getattr(spec, one)
+        except Exception:  # noqa: BLE001, S112 - NotImplementedError, AssertionError, ...: it has no such number
+            continue
+    return found
 
 
 def read_live(spec: object) -> Spec:
@@ -112,9 +102,10 @@ def read_live(spec: object) -> Spec:
     if declared is None or "block_size" not in declared or not in_dict(made):
         declared = {name: getattr(spec, name, None) for name in _field_names(spec)}
     name = made.__name__
-    bases = () if knows(name) else [base.__name__ for base in made.__mro__[1:-1]]
-    kind = None if knows(name) and name != "UniformTypeKVCacheSpecs" else _kind(spec)
-    return read_spec(name, bases, kind, declared, _Computed(spec, declared))
+    family = family_of(name)
+    bases = () if family else [base.__name__ for base in made.__mro__[1:-1]]
+    kind = _kind(spec) if family in (None, "uniform") else None
+    return read_spec(name, bases, kind, declared, _computed(spec, family, declared))
 
 
 def in_dict(made: type) -> bool:
@@ -123,7 +114,7 @@ def in_dict(made: type) -> bool:
     >>> in_dict(Fraction), in_dict(type("Plain", (), {}))
     (False, True)
     """
-    return not any(vars(base).get("__slots__") for base in made.__mro__)
+    return not any([base.__dict__.get("__slots__") for base in made.__mro__])  # noqa: C419 - quicker
 
 
 def _field_names(spec: object) -> Iterable[str]:

@@ -76,7 +76,7 @@ def registration(  # noqa: PLR0913 - keywords, and all of them optional
     live = reader.live(kv_cache_config, kv_caches, layout_hints, _engine(kv_caches, engine_version, platform, dcp))
     reader.choice("kv_cache_config.kv_cache_layout", live.kv_cache_layout, _LAYOUTS)
     reader.choice("layout_hints.kv_layout", live.layout_hint, _HINTS)
-    groups = tuple(reader.group(index, group) for index, group in enumerate(live.groups))
+    groups = [reader.group(index, group) for index, group in enumerate(live.groups)]
     if reader.faults:
         return Err(LayoutErrors(reader.faults))
     return Ok(Registration(tuple(filter(None, groups)), *live[1:], name=name))
@@ -185,7 +185,7 @@ class _Reader:
         value = getattr(owner, name, None)
         if not isinstance(value, (list, tuple)):
             self.fault(f"{path}.{name}", "a list", shown(value))
-        elif all(issubclass(made, of) for made in {*map(type, value)}):
+        elif of is object or all([issubclass(made, of) for made in {*map(type, value)}]):  # noqa: C419 - quicker
             return tuple(value)
         else:
             self.fault(f"{path}.{name}", "a list of layer names", shown(value))
@@ -198,12 +198,12 @@ class _Reader:
         root = "kv_cache_config"
         blocks = self.whole(config, "num_blocks", root, least=1)
         tensors = self.listed(config, "kv_cache_tensors", root, object)
-        placements = tuple(self.placement(tensor, f"kv_cache_tensors[{i}]") for i, tensor in enumerate(tensors))
+        placements = tuple([self.placement(tensor, f"kv_cache_tensors[{i}]") for i, tensor in enumerate(tensors)])
         hosts = [p.layers for t, p in zip(tensors, placements, strict=True) if getattr(t, "host_resident", False)]
         on_host = {layer for layers in hosts for layer in layers}
         groups = self.listed(config, "kv_cache_groups", root, object)
         return _Live(
-            tuple(self.live_group(group, f"kv_cache_groups[{i}]", on_host) for i, group in enumerate(groups)),
+            tuple([self.live_group(group, f"kv_cache_groups[{i}]", on_host) for i, group in enumerate(groups)]),
             self.caches(kv_caches),
             placements,
             blocks,
@@ -230,9 +230,11 @@ class _Reader:
         if spec is None:
             self.fault(f"{path}.kv_cache_spec", "a spec", shown(spec))
         own = getattr(spec, "kv_cache_specs", None)
-        leaves = {layer: own[layer] for layer in layers if layer in own} if isinstance(own, dict) else {}
-        for layer in sorted(set(layers) - set(leaves)) if isinstance(own, dict) else ():
-            self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", shown(None))
+        leaves: dict[str, object] = {}
+        if isinstance(own, dict):
+            leaves = {layer: own[layer] for layer in layers if layer in own}
+            for layer in sorted(set(layers) - set(leaves)):
+                self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", shown(None))
         return _LiveGroup(
             layers,
             spec,
@@ -250,16 +252,21 @@ class _Reader:
 
     def hint(self, hints: object) -> str | None:
         """Read LMCache's hint."""
-        if hints is not None and not isinstance(hints, Mapping):
+        if isinstance(hints, (dict, Mapping)):  # a dict is one, and the question to an abstract class takes longer
+            return _name(hints.get("kv_layout"))
+        if hints is not None:
             self.fault("layout_hints", "a mapping, or nothing", shown(hints))
-        return _name(hints.get("kv_layout")) if isinstance(hints, Mapping) else None
+        return None
 
     def group(self, index: int, live: _LiveGroup) -> Group | None:
         """Convert the specs of a group."""
         path = f"kv_cache_groups[{index}].kv_cache_spec"
         spec = self.spec(live.spec, path, index)
-        read = ((layer, self.spec(leaf, path, index, layer)) for layer, leaf in live.leaves.items())
-        leaves = {layer: leaf for layer, leaf in read if leaf is not None}
+        leaves: dict[str, Spec] = {}
+        for layer, leaf in live.leaves.items():
+            read = self.spec(leaf, path, index, layer)
+            if read is not None:
+                leaves[layer] = read
         return None if spec is None else Group(live.layers, spec, leaves, *live[3:])
 
     def spec(self, live: object, path: str, group: int, layer: str | None = None) -> Spec | None:

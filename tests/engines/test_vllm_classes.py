@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvlayout.algebra.result import Ok
-from kvlayout.cache.reading import knows
+from kvlayout.cache.reading import family_of
 from kvlayout.cache.registration import RegisteredTensor, Registration
 from kvlayout.cache.spec import (
     AttentionSpec,
@@ -206,7 +206,7 @@ def test_every_class_of_the_installed_version_is_known_by_its_own_name() -> None
         if isinstance(made, type) and issubclass(made, interface.KVCacheSpec)
     }
     assert len(specs) == 17
-    assert {name for name in specs if not knows(name)} == {"KVCacheSpec", "AttentionSpec"}
+    assert {name for name in specs if not family_of(name)} == {"KVCacheSpec", "AttentionSpec"}
 
 
 def test_groups_of_hisparse() -> None:
