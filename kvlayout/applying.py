@@ -244,6 +244,6 @@ def _step(shape: Shape) -> _Step:
     verdict, strides = verdict_on(view, cache), view.element_strides()
     if not isinstance(verdict, Proved) or strides is None:
         raise LayoutErrors((refused(verdict),))
-    extents, steps = tuple([at(size, 1) for size in view.shape]), tuple([at(size, 1) for size in strides])
+    extents, steps = ([size if type(size) is int else at(size, 1) for size in sizes] for sizes in (view.shape, strides))
     element = None if view.dtype == cache.source.dtype else getattr(import_module("torch"), view.dtype.name)
-    return _Step(shape.same, cache.listed, element, extents, steps)
+    return _Step(shape.same, cache.listed, element, tuple(extents), tuple(steps))

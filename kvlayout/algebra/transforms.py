@@ -203,8 +203,9 @@ def reinterpret_page(
     made = flatten_page(layout, outer)
     if dtype != layout.dtype:
         made = made.then(lambda page: retype(page, dtype))
-    if isinstance(made, Ok):
-        made = extend(made.value, len(made.value.axes) - 1, prod(shape))
+    items = prod(shape)
+    if isinstance(made, Ok) and made.value.shape[-1] != items:
+        made = extend(made.value, len(made.value.axes) - 1, items)
     if isinstance(made, Err):
         return made
     page, inner = made.value, dense_strides(shape, dtype.itemsize)

@@ -56,32 +56,46 @@ def name_axes(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Res
 
     Errors: ``axes-mismatch``.
     """
-    if not entry:
-        return Err(LayoutError(Code.AXES_MISMATCH, expected="a tensor, or a list of them", actual="an empty list"))
-    for part in (entry,) if isinstance(entry, RegisteredTensor) else entry:
-        if not _numbered(part):
-            expected, actual = "a size of 1 or more and a stride for each axis", f"[{', '.join(map(str, part.shape))}]"
-            return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=actual))
     if not isinstance(entry, RegisteredTensor):
-        known = [DTYPES.get(part.dtype) or _assumed(spec, part, i) for i, part in enumerate(entry)]
-        return (
-            _state_list(spec, entry, known)
-            if isinstance(spec, StateSpec)
-            else _mismatch("one tensor", (len(entry),), known[0])
-        )
+        return _name_list(spec, entry)
+    if not _numbered(entry):
+        return _unnumbered(entry)
+    shape = entry.shape
     dtype = DTYPES.get(entry.dtype) or _assumed(spec, entry, None)
     if isinstance(spec, StateSpec):
-        if len(entry.shape) != len(_ROW) or entry.shape[1:3] != (1, 1):
-            return _mismatch("a state row [B, 1, 1, row], or a list of states", entry.shape, dtype)
+        if len(shape) != len(_ROW) or shape[1:3] != (1, 1):
+            return _mismatch("a state row [B, 1, 1, row], or a list of states", shape, dtype)
         found: list[_Axes] = [_ROW]
     elif isinstance(spec, LatentSpec):
-        found = _latent(spec, entry.shape, dtype)
+        found = _latent(spec, shape, dtype)
     else:
-        found = _attention(spec, entry.shape, dtype)
+        found = _attention(spec, shape, dtype)
     if not found:
-        return _mismatch(_wanted(spec), entry.shape, dtype)
+        return _mismatch(_wanted(spec), shape, dtype)
     base = entry.offset * dtype.itemsize
     return Ok(tuple([(paged_layout(entry, axes, spec.page_bytes, base, dtype),) for axes in found]))
+
+
+def _name_list(
+    spec: AttentionSpec | LatentSpec | StateSpec, entry: tuple[RegisteredTensor, ...]
+) -> Result[Readings, LayoutError]:
+    """Name the axes of the states of one page."""
+    if not entry:
+        return Err(LayoutError(Code.AXES_MISMATCH, expected="a tensor, or a list of them", actual="an empty list"))
+    for part in entry:
+        if not _numbered(part):
+            return _unnumbered(part)
+    known = [DTYPES.get(part.dtype) or _assumed(spec, part, i) for i, part in enumerate(entry)]
+    return (
+        _state_list(spec, entry, known)
+        if isinstance(spec, StateSpec)
+        else _mismatch("one tensor", (len(entry),), known[0])
+    )
+
+
+def _unnumbered(part: RegisteredTensor) -> Err[LayoutError]:
+    expected, actual = "a size of 1 or more and a stride for each axis", f"[{', '.join(map(str, part.shape))}]"
+    return Err(LayoutError(Code.AXES_MISMATCH, expected=expected, actual=actual))
 
 
 def _numbered(part: RegisteredTensor) -> bool:

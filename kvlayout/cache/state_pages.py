@@ -31,7 +31,9 @@ def state_row(spec: StateSpec, row: Layout, blocks: Size) -> Result[CacheLayout,
     if not spec.content_bytes <= pages.covered <= spec.page_bytes:
         expected = f"a row of {spec.content_bytes} to {spec.page_bytes} bytes"
         return refuse(Code.PAGE_BYTES_MISMATCH, expected, f"{pages.covered} bytes")
-    pages = Pages(pages.bases, fitting_stride(pages.stride, spec.page_bytes, blocks), pages.covered)
+    stride = fitting_stride(pages.stride, spec.page_bytes, blocks)
+    if stride != pages.stride:
+        pages = Pages(pages.bases, stride, pages.covered)
     return _state_cache(spec, (row,), pages, blocks, spec.content_bytes)
 
 

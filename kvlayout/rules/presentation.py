@@ -38,8 +38,8 @@ __all__ = [
     "prove_view",
     "refused",
     "token_page",
+    "unviewable",
     "verdict_on",
-    "viewable",
 ]
 
 Form: TypeAlias = Literal["lmcache", "bytes"]
@@ -103,9 +103,12 @@ def verdict_on(view: Layout, cache: CacheLayout, source: Layout | None = None) -
     covered, pages = view.inner_bytes, cache.pages
     if not isinstance(covered, int):
         return Undecided("page", f"pages of {covered} bytes")
-    shown = Pages(pages.bases, pages.stride, covered // len(pages.bases))
+    bases, stride, known = pages
+    covered //= len(bases)
+    if covered != known:
+        pages = Pages(bases, stride, covered)
     rows = None if Axis.BYTES in view.axes else cache.states
-    return prove(view, shown, cache.page_bytes, cache.payload, cache.blocks, rows, source)
+    return prove(view, pages, cache.page_bytes, cache.payload, cache.blocks, rows, source)
 
 
 def prove_view(
@@ -119,26 +122,26 @@ def prove_view(
     verdict = verdict_on(settled, cache, source)
     if not isinstance(verdict, Proved):
         return Err(refused(verdict))
-    typed = viewable(settled.dtype, cache.source)
-    return typed if isinstance(typed, Err) else Ok(verdict)
+    error = unviewable(settled.dtype, cache.source)
+    return Ok(verdict) if error is None else Err(error)
 
 
-def viewable(dtype: DType, source: Layout) -> Result[Layout, LayoutError]:
-    """Return the registered tensor as another element type: the dtype view that comes before ``as_strided``.
+def unviewable(dtype: DType, source: Layout) -> LayoutError | None:
+    """Return why torch can't view the registered tensor as another element type, which it does before ``as_strided``.
 
-    It is of the last axis, so an axis that lies dense is put there first.
+    The view is of the last axis, so an axis that lies dense is put there first.
 
-    Errors: ``dtype-misaligned``, where torch makes no such view.
+    Errors: ``dtype-misaligned``.
     """
     item = source.dtype.itemsize
     if dtype.itemsize == item:
-        return Ok(source)
+        return None
     dense = [i for i, step in enumerate(source.strides) if raw(step) == item and source.shape[i] != 1]
     last = dense[-1] if dense else len(source.axes) - 1
     typed = permute(source, [*(i for i in range(len(source.axes)) if i != last), last]).then(
         lambda moved: retype(moved, dtype)
     )
-    return Err(refused(typed.error)) if isinstance(typed, Err) else typed
+    return refused(typed.error) if isinstance(typed, Err) else None
 
 
 def _outer(cache: CacheLayout) -> tuple[Axis, ...]:

@@ -27,7 +27,7 @@ from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.paging import CacheLayout
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
-from kvlayout.rules.presentation import Presentation, viewable
+from kvlayout.rules.presentation import Presentation, unviewable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,9 +204,9 @@ def _inexpressible(name: str, view: Layout, source: Layout) -> LayoutError | Non
     if DTYPES.get(view.dtype.name) != view.dtype:
         actual = f"{name}: {view.dtype.name} of {view.dtype.itemsize} bytes"
         return LayoutError(Code.UNKNOWN_DTYPE, expected="an element type of torch", actual=actual)
-    typed = viewable(view.dtype, source)
-    if isinstance(typed, Err):
-        return typed.error
+    error = unviewable(view.dtype, source)
+    if error is not None:
+        return error
     whole = view.element_strides()
     if whole is None:
         code, expected = Code.DTYPE_MISALIGNED, f"multiples of {view.dtype.itemsize} bytes"
