@@ -10,7 +10,7 @@ from attrs import evolve
 from kvlayout.algebra.affine import Affine, Size, divide, fits
 from kvlayout.algebra.claims import Pages
 from kvlayout.algebra.kernel import Proved, same, within
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import KERNEL_PAGE, STATE, TOKEN, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import beside_rows, permute
 from kvlayout.algebra.units import Bytes
@@ -187,12 +187,12 @@ def _keeps_order(proof: Proved, view: Layout, cache: CacheLayout) -> bool:
     """
     if proof.claims[-1].name != "same" or not set(view.axes) <= set(cache.source.axes):
         return False
-    ordered = beside_rows(cache.source).unwrap() if Axis.KERNEL_PAGE in cache.source.axes else cache.source
+    ordered = beside_rows(cache.source).unwrap() if KERNEL_PAGE in cache.source.axes else cache.source
     sizes = dict(zip(cache.source.axes, cache.source.shape, strict=True))
     order = []
     for axis, size in zip(view.axes, view.shape, strict=True):
         position = ordered.axes.index(axis)
-        rows = axis in (Axis.TOKEN, Axis.STATE)
+        rows = axis in (TOKEN, STATE)
         if size != (cache.states if rows else sizes[axis]):
             return False
         order += [position - 1, position] if rows and ordered is not cache.source else [position]

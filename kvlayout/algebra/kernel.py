@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, final
 
 from kvlayout.algebra import refuting
-from kvlayout.algebra.affine import NotAffineError, Size, fits, nonneg, pair, size
-from kvlayout.algebra.canonical import Mode, canonical, modes_of
+from kvlayout.algebra.affine import NotAffineError, Size, fits, nonneg, size
+from kvlayout.algebra.canonical import canonical, modes_of
 from kvlayout.algebra.claims import Claim, Pages, Refuted, Track, Undecided
-from kvlayout.algebra.layout import Axis, Layout
-from kvlayout.algebra.units import raw
+from kvlayout.algebra.layout import BLOCK, PLANE, STATE, TOKEN, Layout
+from kvlayout.algebra.units import all_raw, raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ class _Seal:
     """What only this module holds."""
 
 
-_SEAL = _Seal()
+_SEAL, _set = _Seal(), object.__setattr__
 
 
 @final
@@ -39,8 +39,8 @@ class Proved:
     def __init__(self, view: Layout | None, claims: tuple[Claim, ...], seal: _Seal) -> None:
         if seal is not _SEAL:
             raise TypeError("only the kernel makes a Proved")
-        object.__setattr__(self, "view", view)
-        object.__setattr__(self, "claims", claims)
+        _set(self, "view", view)
+        _set(self, "claims", claims)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError("a Proved is not changed, copied or stored: prove it again")
@@ -80,33 +80,33 @@ def page(view: Layout, pages: Pages, blocks: Size) -> Verdict:
 
 
 def _page(view: Layout, pages: Pages, blocks: Size) -> _Finding:
-    modes, axes, (start, *others) = modes_of(view), [*view.axes], pages.bases
-    outer = [(Axis.BLOCK, blocks, pages.stride)]
+    (start, *others), stride, covered = pages
+    wanted = [(BLOCK, blocks, stride)]
     if others:
         (other,) = others  # K and V: there is no third plane
-        outer.append((Axis.PLANE, 2, other - start))
-    for axis, extent, stride in outer:
+        wanted.append((PLANE, 2, other - start))
+    sizes, steps, axes = [*view.shape, view.dtype.itemsize], [*all_raw(view.strides), 1], [*view.axes]
+    for axis, extent, step in wanted:
         if axis not in axes:
             return Undecided("page", f"the view has no {axis.value} axis")
-        mode = modes.pop(axes.index(axis))
-        axes.remove(axis)
-        wanted = (*pair(extent), *pair(stride))
-        if mode != wanted and (*mode[:2], *wanted[:2]) != (1, 0, 1, 0):  # one block has no stride
-            return refuting.elsewhere(axis, wanted, mode, blocks)
+        at = axes.index(axis)
+        del axes[at]
+        have = sizes.pop(at), steps.pop(at)
+        if have != (extent, step) and not have[0] == extent == 1:  # one block has no stride
+            return refuting.elsewhere(axis, (extent, step), have, blocks)
+    inner: list[tuple[int, int, int]] = []
+    for extent, step in zip(sizes, steps):  # noqa: B905 - a layout has checked it
+        if extent != 1:  # one item has no stride
+            if type(extent) is not int or type(step) is not int:
+                return Undecided("page", "an axis inside the page depends on the block count")
+            inner.append((abs(step), extent, step))
     low, total, dense = start, 1, True
-    for sa, sb, da, db in sorted(modes, key=_step):  # each must start where the ones inside it end
-        if sb or (db and sa != 1):
-            return Undecided("page", "an axis inside the page depends on the block count")
-        if sa != 1:  # one item has no stride
-            dense = dense and abs(da) == total
-            low, total = low + (sa - 1) * total if da < 0 else low, total * sa
-    if total != pages.covered or low != raw(view.offset) or not dense:
-        return refuting.no_interval(start, (raw(view.offset), modes), pages.covered, blocks)
-    return Claim("page", (("bases", pages.bases), ("stride", pages.stride), ("covered", total)))
-
-
-def _step(mode: Mode) -> int:
-    return abs(mode[2])
+    for reach, items, step in sorted(inner):
+        dense = dense and reach == total  # each starts where the ones inside it end
+        low, total = low + (items - 1) * total if step < 0 else low, total * items
+    if total != covered or low != raw(view.offset) or not dense:
+        return refuting.no_interval(start, raw(view.offset), (sizes, steps), covered, blocks)
+    return Claim("page", (("bases", pages.bases), ("stride", stride), ("covered", total)))
 
 
 def own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> Verdict:
@@ -133,8 +133,8 @@ def grain(view: Layout, blocks: Size, states: int | None) -> Verdict:
 
 
 def _grain(view: Layout, blocks: Size, states: int | None) -> _Finding:
-    axes, row = view.axes, Axis.TOKEN if Axis.TOKEN in view.axes else Axis.STATE
-    for axis, name, extent in ((Axis.BLOCK, Axis.BLOCK, blocks), (row, Axis.STATE, states)):
+    axes, row = view.axes, TOKEN if TOKEN in view.axes else STATE
+    for axis, name, extent in ((BLOCK, BLOCK, blocks), (row, STATE, states)):
         have = view.shape[axes.index(axis)] if axis in axes else None
         if have is not extent and have != extent:
             return refuting.miscounted(name, extent, have, blocks)

@@ -29,7 +29,19 @@ from kvlayout.algebra.units import Bytes, all_raw, raw
 if TYPE_CHECKING:
     from kvlayout.algebra.dtype import DType
 
-__all__ = ["Axis", "Layout", "dense_strides"]
+__all__ = [
+    "BLOCK",
+    "BYTES",
+    "CHANNEL",
+    "HEAD",
+    "KERNEL_PAGE",
+    "PLANE",
+    "STATE",
+    "TOKEN",
+    "Axis",
+    "Layout",
+    "dense_strides",
+]
 
 
 class Axis(enum.Enum):
@@ -43,6 +55,10 @@ class Axis(enum.Enum):
     CHANNEL = "channel"
     KERNEL_PAGE = "kernel page"
     BYTES = "bytes"
+
+
+#: The same, by name: to get a member from its class takes Python 3.11 as long as to call a function.
+BLOCK, PLANE, HEAD, TOKEN, STATE, CHANNEL, KERNEL_PAGE, BYTES = Axis
 
 
 @final
@@ -82,7 +98,7 @@ class Layout:
     def inner_bytes(self) -> Size:
         """Bytes addressed by one index of the first BLOCK axis (all of them where there is none)."""
         total: Size = self.dtype.itemsize
-        block = self.where(Axis.BLOCK)
+        block = self.where(BLOCK)
         for position, extent in enumerate(self.shape):
             if position != block:
                 total = total * extent

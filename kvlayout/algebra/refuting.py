@@ -79,15 +79,19 @@ def unlike(expected: Layout, view: Layout) -> Refuted | Undecided:
     return Undecided("same", "no block count tells the layouts apart")
 
 
-def elsewhere(axis: Axis, wanted: Mode, mode: Mode, blocks: Size) -> Refuted | Undecided:
-    """Find the first block, or plane, that a view has somewhere else or not at all."""
-    index = 1 if mode[2:] != wanted[2:] else min(wanted[0] + wanted[1], mode[0] + mode[1])
-    return _refute(("page", f"the {axis.value}s lie elsewhere"), index, (0, [wanted]), (0, [mode]), tried(blocks))
+def elsewhere(axis: Axis, wanted: Sequence[Size], have: Sequence[Size], blocks: Size) -> Refuted | Undecided:
+    """Find the first block, or plane, that a view has somewhere else or not at all; of each its size and stride."""
+    index = 1 if wanted[1] != have[1] else min(sum(pair(wanted[0])), sum(pair(have[0])))
+    expected, actual = ((0, [(*pair(extent), *pair(step))]) for extent, step in (wanted, have))
+    return _refute(("page", f"the {axis.value}s lie elsewhere"), index, expected, actual, tried(blocks))
 
 
-def no_interval(start: Size, actual: _Side, covered: int, blocks: Size) -> Refuted | Undecided:
+def no_interval(
+    start: Size, offset: Size, inner: tuple[Sequence[Size], Sequence[Size]], covered: int, blocks: Size
+) -> Refuted | Undecided:
     """Find the first byte of block 0 that is not where a dense page has it; its own numbers are constants."""
-    modes = actual[1]
+    modes: list[Mode] = [(*pair(extent), *pair(step)) for extent, step in zip(*inner, strict=True)]
+    actual = (offset, modes)
     dense, total = list(modes), 1
     for _, extent, i, stride in sorted([(abs(da), sa, i, da) for i, (sa, _, da, _) in enumerate(modes)]):
         dense[i] = (extent, 0, total, 0)

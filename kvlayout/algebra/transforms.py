@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvlayout.algebra.affine import Size, divide, nonneg, pair
 from kvlayout.algebra.dtype import DType
-from kvlayout.algebra.layout import Axis, Layout, dense_strides
+from kvlayout.algebra.layout import BLOCK, BYTES, KERNEL_PAGE, STATE, TOKEN, Axis, Layout, dense_strides
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import Bytes, raw
 
@@ -156,8 +156,8 @@ def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal
 
 def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
     """Count blocks instead of kernel pages: ``(N*k, ...)`` becomes ``(N, k, ...)``."""
-    block = layout.axes.index(Axis.BLOCK)
-    return split(layout, block, kernel_pages, (Axis.BLOCK, Axis.KERNEL_PAGE))
+    block = layout.axes.index(BLOCK)
+    return split(layout, block, kernel_pages, (BLOCK, KERNEL_PAGE))
 
 
 def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
@@ -181,7 +181,7 @@ def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refu
     if inside:
         stride = min(inside, key=lambda stride: pair(raw(stride))[::-1])
         return Err(Refusal("merge", inside[stride][1].value, f"a stride of {reach} bytes", str(stride)))
-    return Ok(layout.arranged((*sizes, total), (*strides, unit), (*axes, Axis.BYTES)))
+    return Ok(layout.arranged((*sizes, total), (*strides, unit), (*axes, BYTES)))
 
 
 def reinterpret_page(
@@ -189,7 +189,7 @@ def reinterpret_page(
     shape: tuple[int, ...],
     axes: tuple[Axis, ...],
     dtype: DType,
-    outer: tuple[Axis, ...] = (Axis.BLOCK,),
+    outer: tuple[Axis, ...] = (BLOCK,),
 ) -> Result[Layout, Refusal]:
     """Read each page as ``shape`` of ``dtype``, growing into its padding where the shape asks for it.
 
@@ -214,8 +214,8 @@ def reinterpret_page(
 
 def beside_rows(paged: Layout) -> Result[Layout, Refusal]:
     """Put the axis of kernel pages in front of the axis of rows; the order in which bytes are read becomes by row."""
-    tile = paged.axes.index(Axis.KERNEL_PAGE)
-    row = next(i for i, axis in enumerate(paged.axes) if axis in (Axis.TOKEN, Axis.STATE))
+    tile = paged.axes.index(KERNEL_PAGE)
+    row = next(i for i, axis in enumerate(paged.axes) if axis in (TOKEN, STATE))
     order = [i for i in range(len(paged.axes)) if i != tile]
     order.insert(order.index(row), tile)
     return permute(paged, order)
@@ -223,7 +223,7 @@ def beside_rows(paged: Layout) -> Result[Layout, Refusal]:
 
 def join_rows(paged: Layout) -> Result[Layout, Refusal]:
     """Merge the axis of kernel pages with the axis of rows behind it."""
-    tile = paged.axes.index(Axis.KERNEL_PAGE)
+    tile = paged.axes.index(KERNEL_PAGE)
     return merge(paged, tile, paged.axes[tile + 1])
 
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from kvlayout.algebra.affine import Affine, Size, nonneg
 from kvlayout.algebra.dtype import DTYPES, DType
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import BLOCK, CHANNEL, HEAD, PLANE, STATE, TOKEN, Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import Bytes, all_in_bytes
 from kvlayout.cache.registration import Entry, RegisteredTensor
@@ -24,7 +24,7 @@ __all__ = ["Readings", "name_axes", "paged_layout", "row_axis"]
 Readings: TypeAlias = tuple[tuple[Layout, ...], ...]
 
 _Axes: TypeAlias = tuple[Axis, ...]
-_ROW: Final[_Axes] = (Axis.BLOCK, Axis.HEAD, Axis.STATE, Axis.CHANNEL)
+_ROW: Final[_Axes] = (BLOCK, HEAD, STATE, CHANNEL)
 _PLANES = 2
 _ITEM_SIZES: Final = (1, 2, 4, 8, 16)
 _NUMBERS: Final = frozenset((int, Affine))
@@ -32,7 +32,7 @@ _NUMBERS: Final = frozenset((int, Affine))
 
 def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
     """Return what a stored row is: a token, or a state of several (or a part of one)."""
-    return Axis.TOKEN if spec.tokens_per_state == (1, 1) else Axis.STATE
+    return TOKEN if spec.tokens_per_state == (1, 1) else STATE
 
 
 def paged_layout(tensor: RegisteredTensor, axes: tuple[Axis, ...], page_bytes: int, base: Size, dtype: DType) -> Layout:
@@ -136,16 +136,16 @@ def _attention(spec: AttentionSpec, shape: tuple[Size, ...], dtype: DType) -> li
     rows = row_axis(spec)
     channel = shape[-1] * dtype.itemsize if shape else 0
     if len(shape) == len(_ROW) and channel == spec.content_bytes:
-        fused: _Axes = (Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)
+        fused: _Axes = (BLOCK, HEAD, rows, CHANNEL)
         found: list[_Axes] = [fused] if shape[1] == spec.heads else []
         if spec.slots and shape[2] == spec.heads:
-            found.insert(0 if shape[1] == spec.states else len(found), (Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL))
+            found.insert(0 if shape[1] == spec.states else len(found), (BLOCK, rows, HEAD, CHANNEL))
         return found[:1]
     alike = spec.head_size == spec.head_size_v  # else K and V are no two planes of one size
     if alike and len(shape) == len(_ROW) + 1 and channel * _PLANES == spec.content_bytes and shape[3] == spec.heads:
-        inner = (rows, Axis.HEAD, Axis.CHANNEL)
-        planes: list[_Axes] = [(Axis.BLOCK, Axis.PLANE, *inner)] if shape[1] == _PLANES else []
-        return [*planes, (Axis.PLANE, Axis.BLOCK, *inner)] if shape[0] == _PLANES else planes
+        inner = (rows, HEAD, CHANNEL)
+        planes: list[_Axes] = [(BLOCK, PLANE, *inner)] if shape[1] == _PLANES else []
+        return [*planes, (PLANE, BLOCK, *inner)] if shape[0] == _PLANES else planes
     return []
 
 
@@ -155,11 +155,11 @@ def _latent(spec: LatentSpec, shape: tuple[Size, ...], dtype: DType) -> list[_Ax
     if not shape or shape[-1] * dtype.itemsize != spec.content_bytes:
         return []
     if len(shape) == len(_ROW) - 1 and spec.heads == 1:
-        return [(Axis.BLOCK, rows, Axis.CHANNEL)]
+        return [(BLOCK, rows, CHANNEL)]
     if len(shape) == len(_ROW) and shape[1] == spec.heads:
-        return [(Axis.BLOCK, Axis.HEAD, rows, Axis.CHANNEL)]
+        return [(BLOCK, HEAD, rows, CHANNEL)]
     if len(shape) == len(_ROW) and shape[2] == spec.heads == 1:
-        return [(Axis.BLOCK, rows, Axis.HEAD, Axis.CHANNEL)]
+        return [(BLOCK, rows, HEAD, CHANNEL)]
     return []
 
 
@@ -181,7 +181,7 @@ def _state_list(
     return Ok(
         (
             tuple(
-                paged_layout(part, (Axis.BLOCK, *(Axis.CHANNEL for _ in part.shape[1:])), spec.page_bytes, base, dtype)
+                paged_layout(part, (BLOCK, *(CHANNEL for _ in part.shape[1:])), spec.page_bytes, base, dtype)
                 for part, dtype in zip(parts, dtypes, strict=True)
             ),
         ),

@@ -9,7 +9,7 @@ from attrs import frozen
 from kvlayout.algebra.affine import Size, nonneg
 from kvlayout.algebra.claims import Pages, Refuted
 from kvlayout.algebra.kernel import Proved, Verdict, page
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import BLOCK, PLANE, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import coalesce_kernel_pages
 from kvlayout.algebra.units import raw
@@ -68,7 +68,7 @@ def refuse(code: Code, expected: object, actual: object, verdict: Verdict | None
 def counted(layout: Layout, kernel_pages: int, blocks: Size) -> Result[Layout, LayoutError]:
     """Count blocks instead of kernel pages, and hold the count against the group's."""
     split = coalesce_kernel_pages(layout, kernel_pages) if kernel_pages > 1 else Ok(layout)
-    rows = layout.shape[layout.axes.index(Axis.BLOCK)]
+    rows = layout.shape[layout.axes.index(BLOCK)]
     if isinstance(split, Err):
         return refuse(Code.NOT_DIVISIBLE, f"{split.error.expected} kernel pages a block", f"{rows} kernel pages")
     if rows != blocks * kernel_pages:
@@ -84,7 +84,7 @@ def fitting_stride(stride: Size, page: int, blocks: Size) -> Size:
 
 def interval(source: Layout, blocks: Size) -> Result[Pages, LayoutError]:
     """Prove what block i of a tensor is: one interval, or one a plane where the planes lie outside the blocks."""
-    block, plane = source.axes.index(Axis.BLOCK), source.where(Axis.PLANE)
+    block, plane = source.axes.index(BLOCK), source.where(PLANE)
     stride, total = raw(source.strides[block]), source.inner_bytes
     if not isinstance(total, int):
         return refuse(Code.PAGE_NOT_CONTIGUOUS, "pages of one size", f"{total} bytes a page")

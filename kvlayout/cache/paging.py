@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvlayout.algebra.affine import Size, divide, nonneg
 from kvlayout.algebra.dtype import DTYPES
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import BLOCK, STATE, TOKEN, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import raw
 from kvlayout.cache.axes import name_axes
@@ -23,8 +23,8 @@ __all__ = ["CacheLayout", "block_rows", "own_pages"]
 
 def _rows(layout: Layout) -> Size:
     """Return the size of the axis of stored rows."""
-    position = layout.where(Axis.TOKEN)
-    position = layout.where(Axis.STATE) if position is None else position
+    position = layout.where(TOKEN)
+    position = layout.where(STATE) if position is None else position
     return layout.shape[position] if position is not None else 1
 
 
@@ -49,7 +49,7 @@ def block_rows(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Si
         return None
     layout = readings.value[0][0]
     kernel_pages = Ok(1) if isinstance(spec, StateSpec) else _kernel_pages(spec, layout)
-    block = layout.where(Axis.BLOCK)
+    block = layout.where(BLOCK)
     return (
         divide(layout.shape[block], kernel_pages.value) if block is not None and isinstance(kernel_pages, Ok) else None
     )

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from kvlayout.algebra.affine import Size, nonneg
 from kvlayout.algebra.claims import Pages
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import HEAD, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.units import raw
 from kvlayout.cache.owning import CacheLayout, counted, fitting_stride, interval, refuse
@@ -92,7 +92,7 @@ def _state_cache(
     return Ok(
         CacheLayout(
             parts=parts,
-            listed=len(parts) > 1 or Axis.HEAD not in parts[0].axes,
+            listed=len(parts) > 1 or HEAD not in parts[0].axes,
             blocks=blocks,
             states=spec.block_size,
             kernel_pages=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlayout.algebra.affine import nonneg
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import HEAD, PLANE, STATE, TOKEN, Layout
 from kvlayout.algebra.result import Err
 from kvlayout.algebra.transforms import beside_rows, join_rows
 from kvlayout.algebra.units import raw
@@ -30,8 +30,8 @@ def _joined(cache: CacheLayout, *, heads_first: bool | None = None) -> Outcome:
 def _hinted(view: Layout, *, heads_first: bool | None) -> list[int]:
     """Order axes as the hint names them: LMCache tells heads from tokens by strides, even where there is one head."""
     order = list(range(len(view.axes)))
-    if heads_first is not None and Axis.HEAD in view.axes:
-        head = view.axes.index(Axis.HEAD)
+    if heads_first is not None and HEAD in view.axes:
+        head = view.axes.index(HEAD)
         order.remove(head)
         order.insert(1 if heads_first else -1, head)
     return order
@@ -50,13 +50,13 @@ def subpaged_attention_view(spec: AttentionSpec, cache: CacheLayout, goal: Prese
         return bytes_page(cache)
     if cache.apart and _tokens_outside_heads(cache):
         return _joined(cache)
-    return opaque_page(cache, goal, planes=Axis.PLANE in cache.source.axes)
+    return opaque_page(cache, goal, planes=PLANE in cache.source.axes)
 
 
 def _tokens_outside_heads(cache: CacheLayout) -> bool:
     source = cache.source
-    head = source.axes.index(Axis.HEAD)
-    token = next(i for i, axis in enumerate(source.axes) if axis in (Axis.TOKEN, Axis.STATE))
+    head = source.axes.index(HEAD)
+    token = next(i for i, axis in enumerate(source.axes) if axis in (TOKEN, STATE))
     if 1 in (source.shape[head], source.shape[token]):  # one of either has no stride
         return True
     return nonneg(raw(source.strides[token]) - raw(source.strides[head]))

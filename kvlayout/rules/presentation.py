@@ -17,7 +17,7 @@ from attrs import frozen
 from kvlayout.algebra.claims import Pages, Refuted, Undecided
 from kvlayout.algebra.dtype import INT8, DType
 from kvlayout.algebra.kernel import Proved, Verdict, prove
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import BLOCK, BYTES, CHANNEL, HEAD, PLANE, TOKEN, Axis, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import Refusal, permute, reinterpret_page, retype, settle
 from kvlayout.algebra.units import raw
@@ -107,7 +107,7 @@ def verdict_on(view: Layout, cache: CacheLayout, source: Layout | None = None) -
     covered //= len(bases)
     if covered != known:
         pages = Pages(bases, stride, covered)
-    rows = None if Axis.BYTES in view.axes else cache.states
+    rows = None if BYTES in view.axes else cache.states
     return prove(view, pages, cache.page_bytes, cache.payload, cache.blocks, rows, source)
 
 
@@ -145,12 +145,12 @@ def unviewable(dtype: DType, source: Layout) -> LayoutError | None:
 
 
 def _outer(cache: CacheLayout) -> tuple[Axis, ...]:
-    return (Axis.PLANE, Axis.BLOCK) if cache.apart else (Axis.BLOCK,)
+    return (PLANE, BLOCK) if cache.apart else (BLOCK,)
 
 
 def planes_first(view: Layout) -> Result[Layout, Refusal]:
     """Put the axis of planes first, where K and V lie apart."""
-    plane = view.axes.index(Axis.PLANE)
+    plane = view.axes.index(PLANE)
     return permute(view, [plane, *(i for i in range(len(view.axes)) if i != plane)])
 
 
@@ -165,7 +165,7 @@ def _shown(
 
 def bytes_page(cache: CacheLayout) -> Result[Proved, LayoutError]:
     """Show pages as bytes: ``(N, page bytes)``, or ``(2, N, bytes)`` where K and V lie apart."""
-    return _shown(cache, (cache.page_bytes,), (Axis.BYTES,), INT8)
+    return _shown(cache, (cache.page_bytes,), (BYTES,), INT8)
 
 
 def token_page(cache: CacheLayout, width: int, *, heads_first: bool) -> Result[Proved, LayoutError]:
@@ -173,8 +173,8 @@ def token_page(cache: CacheLayout, width: int, *, heads_first: bool) -> Result[P
     dtype = cache.source.dtype
     rows, wide = cache.states, width // dtype.itemsize
     if heads_first:
-        return _shown(cache, (1, rows, wide), (Axis.HEAD, Axis.TOKEN, Axis.CHANNEL), dtype)
-    return _shown(cache, (rows, 1, wide), (Axis.TOKEN, Axis.HEAD, Axis.CHANNEL), dtype)
+        return _shown(cache, (1, rows, wide), (HEAD, TOKEN, CHANNEL), dtype)
+    return _shown(cache, (rows, 1, wide), (TOKEN, HEAD, CHANNEL), dtype)
 
 
 def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Result[Proved, LayoutError]:
@@ -201,5 +201,5 @@ def opaque_page(cache: CacheLayout, goal: Presentation, *, planes: bool) -> Resu
     width = cache.page_bytes // rows
     if split:
         shape = (_TWO, rows, 1, width // _TWO // dtype.itemsize)
-        return _shown(cache, shape, (Axis.PLANE, Axis.TOKEN, Axis.HEAD, Axis.CHANNEL), dtype)
+        return _shown(cache, shape, (PLANE, TOKEN, HEAD, CHANNEL), dtype)
     return token_page(cache, width, heads_first=heads_first)

@@ -22,7 +22,7 @@ from attrs import frozen
 from kvlayout.algebra.affine import nonneg
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.algebra.kernel import Proved
-from kvlayout.algebra.layout import Axis, Layout
+from kvlayout.algebra.layout import BYTES, Layout
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.paging import CacheLayout
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
@@ -180,7 +180,7 @@ def certified(name: str, outcome: object, cache: CacheLayout) -> Result[Proved, 
     if view is None:
         return Err(LayoutError(Code.RULE_NOT_PROVED, expected="a proof of a view", actual=f"{name}: of bare pages"))
     pages = cache.pages
-    rows = cache.states if Axis.BYTES not in view.axes else None
+    rows = cache.states if BYTES not in view.axes else None
     wanted: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = (
         ("page", (("bases", pages.bases), ("stride", pages.stride))),
         ("own", (("payload", cache.payload), ("page", cache.page_bytes), ("stride", pages.stride))),

@@ -185,8 +185,7 @@ def test_a_refutation_that_does_not_re_evaluate_is_not_let_out() -> None:
     """The view's count is symbolic and happens to be the 4 asked for: nothing shows that they differ."""
     reason = undecided(kernel.page(make((N, 8), (8, 1)), Pages((0,), 8, 8), 4))
     assert reason == "the blocks lie elsewhere, but no witness at index 2 re-evaluates"
-    dense = (0, [(8, 0, 1, 0)])
-    assert undecided(refuting.no_interval(0, dense, 8, 4)).startswith("the page is no interval, but no witness")
+    assert undecided(refuting.no_interval(0, 0, ([8], [1]), 8, 4)).startswith("the page is no interval, but no witness")
 
 
 # ------------------------------------------------------------------------------------------------------- own, grain
