@@ -130,8 +130,13 @@ class Layout:
     def element_strides(self) -> tuple[Size, ...] | None:
         """Return the strides in elements, or ``None`` where the item size does not divide one."""
         itemsize = self.dtype.itemsize
-        quotients = [divide(stride, itemsize) for stride in all_raw(self.strides)]
-        return None if None in quotients else tuple([q for q in quotients if q is not None])
+        found: list[Size] = []
+        for stride in all_raw(self.strides):
+            quotient = divide(stride, itemsize) if type(stride) is not int or stride % itemsize else stride // itemsize
+            if quotient is None:
+                return None
+            found.append(quotient)
+        return tuple(found)
 
 
 def dense_strides(shape: tuple[Size, ...], itemsize: int) -> tuple[Bytes, ...]:

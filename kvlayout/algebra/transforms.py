@@ -142,16 +142,23 @@ def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
 
 def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal]:
     """Grow an axis into the page's own padding; never beyond the page."""
-    axis = layout.axes[position]
-    if not nonneg(extent - layout.shape[position]):
-        return Err(Refusal("extend", axis.value, f"at least {layout.shape[position]}", str(extent)))
-    reach = layout.strides[position] * extent
-    if not nonneg(raw(layout.page_bytes) - raw(reach)):
-        return Err(Refusal("extend", axis.value, f"at most the page of {layout.page_bytes} bytes", str(reach)))
+    refusal = _outgrown(layout, position, extent)
+    if refusal is not None:
+        return Err(refusal)
     if extent == layout.shape[position]:
         return Ok(layout)
     shape = (*layout.shape[:position], extent, *layout.shape[position + 1 :])
     return Ok(layout.arranged(shape, layout.strides, layout.axes))
+
+
+def _outgrown(layout: Layout, position: int, extent: int) -> Refusal | None:
+    axis, have, stride = layout.axes[position], layout.shape[position], layout.strides[position]
+    if not nonneg(extent - have):
+        return Refusal("extend", axis.value, f"at least {have}", str(extent))
+    reach = stride * extent
+    if not nonneg(raw(layout.page_bytes) - raw(reach)):
+        return Refusal("extend", axis.value, f"at most the page of {layout.page_bytes} bytes", str(reach))
+    return None
 
 
 def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, Refusal]:
@@ -203,11 +210,11 @@ def reinterpret_page(
     made = flatten_page(layout, outer)
     if dtype != layout.dtype:
         made = made.then(lambda page: retype(page, dtype))
-    items = prod(shape)
-    if isinstance(made, Ok) and made.value.shape[-1] != items:
-        made = extend(made.value, len(made.value.axes) - 1, items)
     if isinstance(made, Err):
         return made
+    refusal = _outgrown(made.value, len(made.value.axes) - 1, prod(shape))
+    if refusal is not None:
+        return Err(refusal)
     page, inner = made.value, dense_strides(shape, dtype.itemsize)
     return Ok(page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes)))
 

@@ -50,7 +50,7 @@ def is_shape(value: object) -> TypeGuard[Sequence[int]]:
     """Return whether a value is a short list of whole numbers from 1, so that their product is cheap."""
     if not isinstance(value, (list, tuple)) or len(value) > MAX_RANK:
         return False
-    return all(type(n) is int and 0 < n < LIMIT for n in value)
+    return all([type(n) is int and 0 < n < LIMIT for n in value])  # noqa: C419 - quicker
 
 
 class Fields:
@@ -93,21 +93,19 @@ class Fields:
 
     def ratio(self, block_size: int) -> Ratio:
         """Return tokens per state: an int (-1 for one state a block), or a fraction as the pair [tokens, states]."""
-        for source, where, key in (
-            (self.derived, "derived", "tokens_per_state"),
-            (self.fields, "fields", "tokens_per_state"),
-            (self.fields, "fields", "compress_ratio"),
-        ):
-            value = source.get(key)
-            if value is None:
-                continue
-            pair = (block_size if value == -1 else value, 1) if type(value) is int else value
-            if not isinstance(value, (int, list, tuple)):  # a live engine's Fraction
-                pair = (getattr(value, "numerator", None), getattr(value, "denominator", None))
-            if is_shape(pair) and len(pair) == 2:
-                return pair[0], pair[1]
-            raise FieldError(f"{where}.{key}", "a whole number from 1, -1, or [tokens, states]", value)
-        return (1, 1)
+        where, key, value = "derived", "tokens_per_state", self.derived.get("tokens_per_state")
+        if value is None:
+            where, value = "fields", self.fields.get(key)
+        if value is None:
+            key, value = "compress_ratio", self.fields.get("compress_ratio")
+        if value is None or (type(value) is int and value == 1):
+            return (1, 1)
+        pair = (block_size if value == -1 else value, 1) if type(value) is int else value
+        if not isinstance(value, (int, list, tuple)):  # a live engine's Fraction
+            pair = (getattr(value, "numerator", None), getattr(value, "denominator", None))
+        if is_shape(pair) and len(pair) == 2:
+            return pair[0], pair[1]
+        raise FieldError(f"{where}.{key}", "a whole number from 1, -1, or [tokens, states]", value)
 
 
 def plain_dtype(name: str) -> str:

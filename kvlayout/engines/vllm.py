@@ -199,8 +199,8 @@ class _Reader:
         blocks = self.whole(config, "num_blocks", root, least=1)
         tensors = self.listed(config, "kv_cache_tensors", root, object)
         placements = tuple([self.placement(tensor, f"kv_cache_tensors[{i}]") for i, tensor in enumerate(tensors)])
-        hosts = [p.layers for t, p in zip(tensors, placements, strict=True) if getattr(t, "host_resident", False)]
-        on_host = {layer for layers in hosts for layer in layers}
+        hosts = [i for i, tensor in enumerate(tensors) if getattr(tensor, "host_resident", False)]
+        on_host = {layer for i in hosts for layer in placements[i].layers}
         groups = self.listed(config, "kv_cache_groups", root, object)
         return _Live(
             tuple([self.live_group(group, f"kv_cache_groups[{i}]", on_host) for i, group in enumerate(groups)]),
