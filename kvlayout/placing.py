@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, chain, repeat
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from attrs import evolve
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["Place", "Places", "faultless", "misplaced", "misplaced_by", "places_of", "shape_of"]
+
+#: What is shown to address bytes, and for nothing else.
+_ANY_ORDER: Final = Opaque("page")
 
 #: Layouts that put the blocks of one head together.
 _HEADS_OUTSIDE = ("LHBNC", "BHLNC")
@@ -203,7 +206,7 @@ def _keeps_order(proof: Proved, view: Layout, cache: CacheLayout) -> bool:
 def _meaning(spec: Spec, engine: Engine, *, ordered: bool) -> Content:
     """Return what the axes of a view mean: what the spec proves, if bytes are read in the registered order."""
     if not ordered:
-        return Opaque("page")
+        return _ANY_ORDER
     meant = packing(spec, engine)
     return Semantic() if meant == "semantic" else Opaque(meant)
 

@@ -142,7 +142,8 @@ def retype(layout: Layout, dtype: DType) -> Result[Layout, Refusal]:
 
 def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal]:
     """Grow an axis into the page's own padding; never beyond the page."""
-    refusal = _outgrown(layout, position, extent)
+    axis, have, stride = layout.axes[position], layout.shape[position], layout.strides[position]
+    refusal = _outgrown(axis, have, extent, stride, layout.page_bytes)
     if refusal is not None:
         return Err(refusal)
     if extent == layout.shape[position]:
@@ -151,13 +152,12 @@ def extend(layout: Layout, position: int, extent: int) -> Result[Layout, Refusal
     return Ok(layout.arranged(shape, layout.strides, layout.axes))
 
 
-def _outgrown(layout: Layout, position: int, extent: int) -> Refusal | None:
-    axis, have, stride = layout.axes[position], layout.shape[position], layout.strides[position]
-    if not nonneg(extent - have):
-        return Refusal("extend", axis.value, f"at least {have}", str(extent))
-    reach = stride * extent
-    if not nonneg(raw(layout.page_bytes) - raw(reach)):
-        return Refusal("extend", axis.value, f"at most the page of {layout.page_bytes} bytes", str(reach))
+def _outgrown(axis: Axis, have: Size, wanted: int, stride: Bytes, page_bytes: Bytes) -> Refusal | None:
+    if not nonneg(wanted - have):
+        return Refusal("extend", axis.value, f"at least {have}", str(wanted))
+    reach = stride * wanted
+    if not nonneg(raw(page_bytes) - raw(reach)):
+        return Refusal("extend", axis.value, f"at most the page of {page_bytes} bytes", str(reach))
     return None
 
 
@@ -169,6 +169,17 @@ def coalesce_kernel_pages(layout: Layout, kernel_pages: int) -> Result[Layout, R
 
 def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refusal]:
     """Read what lies inside the ``outer`` axes in memory order, as one axis of elements: all its axes merged."""
+    found = _merged(layout, outer)
+    if isinstance(found, Refusal):
+        return Err(found)
+    (sizes, strides, axes), total = found
+    return Ok(layout.arranged((*sizes, total), (*strides, Bytes(layout.dtype.itemsize)), (*axes, BYTES)))
+
+
+def _merged(
+    layout: Layout, outer: tuple[Axis, ...]
+) -> tuple[tuple[list[Size], list[Bytes], list[Axis]], Size] | Refusal:
+    """Return the ``outer`` axes, and how many elements the others have, merged from the fastest on."""
     sizes, strides, axes = [], [], []
     inside: dict[Bytes, tuple[Size, Axis]] = {}
     for size, stride, axis in zip(layout.shape, layout.strides, layout.axes):  # noqa: B905 - a layout has checked it
@@ -178,17 +189,17 @@ def flatten_page(layout: Layout, outer: tuple[Axis, ...]) -> Result[Layout, Refu
             axes.append(axis)
         elif size != 1:
             if stride in inside:
-                return Err(Refusal("merge", axis.value, "a stride of its own", str(stride)))
+                return Refusal("merge", axis.value, "a stride of its own", str(stride))
             inside[stride] = size, axis
-    unit = reach = Bytes(layout.dtype.itemsize)
+    reach = Bytes(layout.dtype.itemsize)
     total: Size = 1
-    while reach in inside:  # merged from the fastest on: each must start where the ones inside it end
+    while reach in inside:  # each must start where the ones inside it end
         size, _ = inside.pop(reach)
         total, reach = total * size, reach * size
     if inside:
         stride = min(inside, key=lambda stride: pair(raw(stride))[::-1])
-        return Err(Refusal("merge", inside[stride][1].value, f"a stride of {reach} bytes", str(stride)))
-    return Ok(layout.arranged((*sizes, total), (*strides, unit), (*axes, BYTES)))
+        return Refusal("merge", inside[stride][1].value, f"a stride of {reach} bytes", str(stride))
+    return (sizes, strides, axes), total
 
 
 def reinterpret_page(
@@ -207,16 +218,20 @@ def reinterpret_page(
         dtype: the new element type.
         outer: the axes that stay: blocks, and planes where K and V lie apart.
     """
-    made = flatten_page(layout, outer)
     if dtype != layout.dtype:
-        made = made.then(lambda page: retype(page, dtype))
-    if isinstance(made, Err):
-        return made
-    refusal = _outgrown(made.value, len(made.value.axes) - 1, prod(shape))
+        typed = flatten_page(layout, outer).then(lambda page: retype(page, dtype))
+        if isinstance(typed, Err):
+            return typed
+        layout = typed.value
+    found = _merged(layout, outer)
+    if isinstance(found, Refusal):
+        return Err(found)
+    (sizes, strides, kept), total = found
+    refusal = _outgrown(BYTES, total, prod(shape), Bytes(dtype.itemsize), layout.page_bytes)
     if refusal is not None:
         return Err(refusal)
-    page, inner = made.value, dense_strides(shape, dtype.itemsize)
-    return Ok(page.arranged((*page.shape[:-1], *shape), (*page.strides[:-1], *inner), (*page.axes[:-1], *axes)))
+    inner = dense_strides(shape, dtype.itemsize)
+    return Ok(Layout((*sizes, *shape), (*strides, *inner), layout.offset, dtype, layout.page_bytes, (*kept, *axes)))
 
 
 def beside_rows(paged: Layout) -> Result[Layout, Refusal]:

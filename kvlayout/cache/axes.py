@@ -27,7 +27,6 @@ _Axes: TypeAlias = tuple[Axis, ...]
 _ROW: Final[_Axes] = (BLOCK, HEAD, STATE, CHANNEL)
 _PLANES = 2
 _ITEM_SIZES: Final = (1, 2, 4, 8, 16)
-_NUMBERS: Final = frozenset((int, Affine))
 
 
 def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
@@ -101,9 +100,13 @@ def _unnumbered(part: RegisteredTensor) -> Err[LayoutError]:
 def _numbered(part: RegisteredTensor) -> bool:
     """Tell whether a tensor's numbers are numbers, and address something; a compiler's symbols are none."""
     sizes, strides, offset, *_ = part
-    if len(strides) != len(sizes) or not {*map(type, sizes), *map(type, strides), type(offset)} <= _NUMBERS:
-        return False
-    return all([extent > 0 if type(extent) is int else nonneg(extent - 1) for extent in sizes])  # noqa: C419 - quicker
+    for extent in sizes:
+        if extent < 1 if type(extent) is int else not isinstance(extent, Affine) or not nonneg(extent - 1):
+            return False
+    for number in (offset, *strides):
+        if type(number) is not int and not isinstance(number, Affine):
+            return False
+    return len(strides) == len(sizes)
 
 
 def _assumed(spec: AttentionSpec | LatentSpec | StateSpec, part: RegisteredTensor, field: int | None) -> DType:

@@ -118,11 +118,14 @@ def prove_view(
 
     The order of axes, outermost first, is the one that axes of size 1 get their strides by: as they stand, by default.
     """
-    settled = settle(view, order)
-    verdict = verdict_on(settled, cache, source)
+    return _proved(settle(view, order), cache, source)
+
+
+def _proved(view: Layout, cache: CacheLayout, source: Layout | None = None) -> Result[Proved, LayoutError]:
+    verdict = verdict_on(view, cache, source)
     if not isinstance(verdict, Proved):
         return Err(refused(verdict))
-    error = unviewable(settled.dtype, cache.source)
+    error = unviewable(view.dtype, cache.source)
     return Ok(verdict) if error is None else Err(error)
 
 
@@ -160,7 +163,10 @@ def _shown(
     view = reinterpret_page(cache.source, shape, axes, dtype, _outer(cache))
     if cache.apart:
         view = view.then(planes_first)
-    return Err(refused(view.error)) if isinstance(view, Err) else prove_view(view.value, cache)
+    if isinstance(view, Err):
+        return Err(refused(view.error))
+    # A page that is read anew has its strides of size 1 from its shape; one block may still have any.
+    return _proved(view.value if cache.blocks != 1 else settle(view.value), cache)
 
 
 def bytes_page(cache: CacheLayout) -> Result[Proved, LayoutError]:

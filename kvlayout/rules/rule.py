@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, final
 
 from attrs import frozen
 
-from kvlayout.algebra.affine import nonneg
+from kvlayout.algebra.affine import divide, nonneg
 from kvlayout.algebra.dtype import DTYPES
 from kvlayout.algebra.kernel import Proved
 from kvlayout.algebra.layout import BYTES, Layout
 from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.units import all_raw
 from kvlayout.cache.paging import CacheLayout
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
@@ -207,11 +208,15 @@ def _inexpressible(name: str, view: Layout, source: Layout) -> LayoutError | Non
     error = unviewable(view.dtype, source)
     if error is not None:
         return error
-    whole = view.element_strides()
-    if whole is None:
-        code, expected = Code.DTYPE_MISALIGNED, f"multiples of {view.dtype.itemsize} bytes"
-    elif not all(map(nonneg, whole)):
+    item = view.dtype.itemsize
+    for stride in all_raw(view.strides):
+        if type(stride) is int and stride >= 0 and stride % item == 0:
+            continue
         code, expected = Code.RULE_NOT_PROVED, "strides of 0 or more"
-    else:
-        return None
-    return LayoutError(code, expected=expected, actual=f"{name}: strides of {', '.join(map(str, view.strides))} bytes")
+        if divide(stride, item) is None:
+            code, expected = Code.DTYPE_MISALIGNED, f"multiples of {item} bytes"
+        elif nonneg(stride):
+            continue
+        actual = f"{name}: strides of {', '.join(map(str, view.strides))} bytes"
+        return LayoutError(code, expected=expected, actual=actual)
+    return None
