@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.reading import LIMIT, FieldError
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveCaches", "LiveTensor", "dump", "facts", "registration"]
 
-
 _T = TypeVar("_T")
-
 #: The last two are vLLM's words before 0.29.
 _LAYOUTS: Final = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC", "NHD", "HND")
 _HINTS: Final = ("NHD", "HND", "BLNHC", "BLHNC")
@@ -108,6 +106,7 @@ def dump(  # noqa: PLR0913 - as above
     """
     reader = _Reader()
     live = reader.live(kv_cache_config, kv_caches, layout_hints, _engine(kv_caches, engine_version, platform, dcp))
+    groups = [reader.parts(index, group) for index, group in enumerate(live.groups)]
     if reader.faults:
         raise LayoutErrors(reader.faults)
     document = {
@@ -119,7 +118,7 @@ def dump(  # noqa: PLR0913 - as above
         "kv_cache_layout": live.kv_cache_layout,
         "layout_hint": live.layout_hint,
         "placements": [placement._asdict() for placement in live.placements],
-        "groups": [_group_document(group) for group in live.groups],
+        "groups": [_group_document(*group) for group in groups],
         "caches": {layer: entry_document(entry) for layer, entry in live.caches.items()},
     }
     text = json.dumps(document, indent=1)
@@ -128,19 +127,14 @@ def dump(  # noqa: PLR0913 - as above
     return text
 
 
-class _LiveGroup(NamedTuple):
-    layers: tuple[str, ...]
-    spec: object
-    leaves: Mapping[str, object]
-    draft: bool
-    host_resident: bool
-    transferable: bool
+#: Layer names, their spec and those of single layers as vLLM has them, and draft, host-resident, transferable.
+_Parts: TypeAlias = tuple[tuple[str, ...], object, Mapping[str, object], tuple[bool, bool, bool]]
 
 
 class _Live(NamedTuple):
-    """The fields of a registration, in its order; specs are still vLLM's."""
+    """The fields of a registration, in its order; groups are still vLLM's."""
 
-    groups: tuple[_LiveGroup, ...]
+    groups: tuple[object, ...]
     caches: Mapping[str, Entry]
     placements: tuple[Placement, ...]
     num_blocks: int | None
@@ -162,6 +156,7 @@ class _Reader:
         self.faults: list[LayoutError] = []
         self.known: dict[int, Spec] = {}
         self.alike: list[tuple[type, object, Spec]] = []
+        self.on_host: set[str] = set()
 
     def fault(self, path: str, expected: str, actual: str, group: int | None = None, layer: str | None = None) -> None:
         """Note a fault."""
@@ -200,10 +195,9 @@ class _Reader:
         tensors = self.listed(config, "kv_cache_tensors", root, object)
         placements = tuple([self.placement(tensor, f"kv_cache_tensors[{i}]") for i, tensor in enumerate(tensors)])
         hosts = [i for i, tensor in enumerate(tensors) if getattr(tensor, "host_resident", False)]
-        on_host = {layer for i in hosts for layer in placements[i].layers}
-        groups = self.listed(config, "kv_cache_groups", root, object)
+        self.on_host.update(*[placements[i].layers for i in hosts])
         return _Live(
-            tuple([self.live_group(group, f"kv_cache_groups[{i}]", on_host) for i, group in enumerate(groups)]),
+            self.listed(config, "kv_cache_groups", root, object),
             self.caches(kv_caches),
             placements,
             blocks,
@@ -223,8 +217,9 @@ class _Reader:
         layer_stride, block_stride = (self.whole(tensor, name, path) for name in ("layer_stride", "block_stride"))
         return Placement(layers, size, offset or 0, layer_stride, block_stride)
 
-    def live_group(self, group: object, path: str, on_host: set[str]) -> _LiveGroup:
+    def parts(self, index: int, group: object) -> _Parts:
         """Read a ``KVCacheGroupSpec``; the flags came with 0.29 and later."""
+        path = f"kv_cache_groups[{index}]"
         layers = self.listed(group, "layer_names", path, str)
         spec = getattr(group, "kv_cache_spec", None)
         if spec is None:
@@ -235,14 +230,9 @@ class _Reader:
             leaves = {layer: own[layer] for layer in layers if layer in own}
             for layer in sorted(set(layers) - set(leaves)):
                 self.fault(f"{path}.kv_cache_spec.kv_cache_specs[{layer!r}]", "a spec for each layer", shown(None))
-        return _LiveGroup(
-            layers,
-            spec,
-            leaves,
-            bool(getattr(group, "is_eagle_group", False)),
-            bool(getattr(group, "host_resident", False)) or not on_host.isdisjoint(layers),
-            bool(getattr(group, "enable_kv_transfer", True)),
-        )
+        draft, host = bool(getattr(group, "is_eagle_group", False)), bool(getattr(group, "host_resident", False))
+        host = host or not self.on_host.isdisjoint(layers)
+        return layers, spec, leaves, (draft, host, bool(getattr(group, "enable_kv_transfer", True)))
 
     def caches(self, kv_caches: LiveCaches) -> dict[str, Entry]:
         """Return the facts of all tensors, or note each entry that has none."""
@@ -258,24 +248,25 @@ class _Reader:
             self.fault("layout_hints", "a mapping, or nothing", shown(hints))
         return None
 
-    def group(self, index: int, live: _LiveGroup) -> Group | None:
-        """Convert the specs of a group."""
-        path = f"kv_cache_groups[{index}].kv_cache_spec"
-        spec = self.spec(live.spec, path, index)
+    def group(self, index: int, group: object) -> Group | None:
+        """Read a group and convert its specs."""
+        layers, live, own, flags = self.parts(index, group)
+        spec = self.spec(live, index)
         leaves: dict[str, Spec] = {}
-        for layer, leaf in live.leaves.items():
-            read = self.spec(leaf, path, index, layer)
+        for layer, leaf in own.items():
+            read = self.spec(leaf, index, layer)
             if read is not None:
                 leaves[layer] = read
-        return None if spec is None else Group(live.layers, spec, leaves, *live[3:])
+        return None if spec is None else Group(layers, spec, leaves, *flags)
 
-    def spec(self, live: object, path: str, group: int, layer: str | None = None) -> Spec | None:
+    def spec(self, live: object, group: int, layer: str | None = None) -> Spec | None:
         """Convert a spec: one object once, and objects of one class with equal fields once."""
         spec = self.known.get(id(live)) or self.twin(live)
         if spec is None:
             try:
                 spec = read_live(live)
             except FieldError as error:
+                path = f"kv_cache_groups[{group}].kv_cache_spec"
                 path += "" if layer is None else f".kv_cache_specs[{layer!r}]"
                 self.fault(f"{path}.{error.path.partition('.')[2]}", error.expected, error.actual, group, layer)
                 return None
@@ -301,7 +292,9 @@ def _name(value: object) -> str | None:
     return None if name is None or name == "none" else str(name)
 
 
-def _group_document(group: _LiveGroup) -> dict[str, object]:
-    leaves = {layer: spec_document(leaf) for layer, leaf in group.leaves.items()}
-    document: dict[str, object] = {"layers": group.layers, "spec": spec_document(group.spec), "layer_specs": leaves}
-    return document | dict(zip(("draft", "host_resident", "transferable"), group[3:], strict=True))
+def _group_document(
+    layers: tuple[str, ...], spec: object, leaves: Mapping[str, object], flags: tuple[bool, bool, bool]
+) -> dict[str, object]:
+    own = {layer: spec_document(leaf) for layer, leaf in leaves.items()}
+    document: dict[str, object] = {"layers": layers, "spec": spec_document(spec), "layer_specs": own}
+    return document | dict(zip(("draft", "host_resident", "transferable"), flags, strict=True))
