@@ -244,6 +244,7 @@ def _step(shape: Shape) -> _Step:
     verdict, strides = verdict_on(view, cache), view.element_strides()
     if not isinstance(verdict, Proved) or strides is None:
         raise LayoutErrors((refused(verdict),))
-    extents, steps = ([size if type(size) is int else at(size, 1) for size in sizes] for sizes in (view.shape, strides))
+    extents = tuple([size if type(size) is int else at(size, 1) for size in view.shape])
+    steps = tuple([stride if type(stride) is int else at(stride, 1) for stride in strides])
     element = None if view.dtype == cache.source.dtype else getattr(import_module("torch"), view.dtype.name)
-    return _Step(shape.same, cache.listed, element, tuple(extents), tuple(steps))
+    return _Step(shape.same, cache.listed, element, extents, steps)

@@ -175,11 +175,11 @@ def shape_of(  # noqa: PLR0913, PLR0917 - what a layer is proved from
     view = proof.view if proof.view is not None else cache.source
     left = name is None and goal.form == "lmcache"
     content = _meaning(spec, registration.engine, ordered=left or _keeps_order(proof, view, cache))
-    pages, inner = cache.pages, view.inner_bytes
-    shown = inner // len(pages.bases) if type(inner) is int else cache.page_bytes
-    reach = pages.bases[-1] + (blocks - 1) * pages.stride + max(shown, pages.covered)
+    (bases, stride, covered), inner, page = cache.pages, view.inner_bytes, cache.page_bytes
+    shown = inner // len(bases) if type(inner) is int else page
+    reach = bases[-1] + (blocks - 1) * stride + max(shown, covered)
     item, simple = cache.source.dtype.itemsize, not cache.listed and view.dtype.itemsize <= cache.source.dtype.itemsize
-    windows = tuple([(start, pages.stride, cache.page_bytes) for start in pages.bases])
+    windows = tuple([(start, stride, page) for start in bases])
     return Shape(spec, cache, name, proof, view, left, content, reach, item, simple, windows)
 
 

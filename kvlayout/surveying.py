@@ -168,7 +168,8 @@ class Survey:
                 faults.update(dict.fromkeys(names, shape))
                 continue
             item = shape.itemsize
-            made = Run(names, index, shape, held, tuple([start * item for start in starts]))
+            bases = starts if item == 1 else tuple([start * item for start in starts])
+            made = Run(names, index, shape, held, bases)
             if self.places.further or not faultless(shape, made.bases, nbytes[first], self.blocks, said):
                 made = self._judged(made, nbytes[first], faults)
             if made.layers:

@@ -19,6 +19,8 @@ is read, and at the one ``as_strided``.
 from __future__ import annotations
 
 import enum
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, final
 
 from attrs import frozen
@@ -145,9 +147,4 @@ def dense_strides(shape: tuple[Size, ...], itemsize: int) -> tuple[Bytes, ...]:
     >>> dense_strides((544, 1, 512), 2)
     (1024, 1024, 2)
     """
-    strides: list[Bytes] = []
-    step = Bytes(itemsize)
-    for extent in reversed(shape):
-        strides.append(step)
-        step = step * extent
-    return tuple(reversed(strides))
+    return tuple(accumulate(shape[:0:-1], mul, initial=Bytes(itemsize)))[::-1] if shape else ()

@@ -227,7 +227,8 @@ def reinterpret_page(
     if isinstance(found, Refusal):
         return Err(found)
     (sizes, strides, kept), total = found
-    refusal = _outgrown(BYTES, total, prod(shape), Bytes(dtype.itemsize), layout.page_bytes)
+    items = prod(shape)
+    refusal = _outgrown(BYTES, total, items, Bytes(dtype.itemsize), layout.page_bytes) if items != total else None
     if refusal is not None:
         return Err(refusal)
     inner = dense_strides(shape, dtype.itemsize)

@@ -36,9 +36,10 @@ def row_axis(spec: AttentionSpec | LatentSpec) -> Axis:
 
 def paged_layout(tensor: RegisteredTensor, axes: tuple[Axis, ...], page_bytes: int, base: Size, dtype: DType) -> Layout:
     """Return a tensor as a layout in bytes, its offset counted from ``base``."""
-    offset = Bytes(tensor.offset * dtype.itemsize - base)
+    sizes, strides, offset, *_ = tensor
+    item = dtype.itemsize
     return Layout(
-        tuple(tensor.shape), all_in_bytes(tensor.strides, dtype.itemsize), offset, dtype, Bytes(page_bytes), axes
+        tuple(sizes), all_in_bytes(strides, item), Bytes(offset * item - base), dtype, Bytes(page_bytes), axes
     )
 
 

@@ -10,7 +10,7 @@ from kvlayout.algebra.affine import Size, nonneg
 from kvlayout.algebra.claims import Pages, Refuted
 from kvlayout.algebra.kernel import Proved, Verdict, page
 from kvlayout.algebra.layout import BLOCK, PLANE, Layout
-from kvlayout.algebra.result import Err, Ok, Result
+from kvlayout.algebra.result import Err
 from kvlayout.algebra.transforms import coalesce_kernel_pages
 from kvlayout.algebra.units import raw
 from kvlayout.errors import Code, LayoutError
@@ -65,16 +65,18 @@ def refuse(code: Code, expected: object, actual: object, verdict: Verdict | None
     return Err(LayoutError(code, expected=str(expected), actual=str(actual), witness=witness))
 
 
-def counted(layout: Layout, kernel_pages: int, blocks: Size) -> Result[Layout, LayoutError]:
+def counted(layout: Layout, kernel_pages: int, blocks: Size) -> Layout | Err[LayoutError]:
     """Count blocks instead of kernel pages, and hold the count against the group's."""
-    split = coalesce_kernel_pages(layout, kernel_pages) if kernel_pages > 1 else Ok(layout)
-    rows = layout.shape[layout.axes.index(BLOCK)]
-    if isinstance(split, Err):
-        return refuse(Code.NOT_DIVISIBLE, f"{split.error.expected} kernel pages a block", f"{rows} kernel pages")
+    rows, found = layout.shape[layout.axes.index(BLOCK)], layout
+    if kernel_pages > 1:
+        split = coalesce_kernel_pages(layout, kernel_pages)
+        if isinstance(split, Err):
+            return refuse(Code.NOT_DIVISIBLE, f"{split.error.expected} kernel pages a block", f"{rows} kernel pages")
+        found = split.value
     if rows != blocks * kernel_pages:
         expected = f"{blocks} blocks" + (f" of {kernel_pages} kernel pages" if kernel_pages > 1 else "")
         return refuse(Code.GRANULARITY_MISMATCH, expected, f"{rows} on the block axis")
-    return split
+    return found
 
 
 def fitting_stride(stride: Size, page: int, blocks: Size) -> Size:
@@ -82,7 +84,7 @@ def fitting_stride(stride: Size, page: int, blocks: Size) -> Size:
     return page if blocks == 1 and not nonneg(stride - page) else stride
 
 
-def interval(source: Layout, blocks: Size) -> Result[Pages, LayoutError]:
+def interval(source: Layout, blocks: Size) -> Pages | Err[LayoutError]:
     """Prove what block i of a tensor is: one interval, or one a plane where the planes lie outside the blocks."""
     block, plane = source.axes.index(BLOCK), source.where(PLANE)
     stride, total = raw(source.strides[block]), source.inner_bytes
@@ -101,4 +103,4 @@ def interval(source: Layout, blocks: Size) -> Result[Pages, LayoutError]:
         return refuse(
             Code.PAGE_NOT_CONTIGUOUS, f"one interval of {total} bytes a block", f"strides of {strides} bytes", verdict
         )
-    return Ok(pages)
+    return pages

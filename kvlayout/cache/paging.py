@@ -28,7 +28,7 @@ def _rows(layout: Layout) -> Size:
     return layout.shape[position] if position is not None else 1
 
 
-def _kernel_pages(spec: AttentionSpec | LatentSpec, layout: Layout) -> Result[int, LayoutError]:
+def _kernel_pages(spec: AttentionSpec | LatentSpec, layout: Layout) -> int | Err[LayoutError]:
     """Return how many kernel pages make a block of the group."""
     rows = _rows(layout)
     if spec.slots and rows != spec.states:
@@ -39,7 +39,7 @@ def _kernel_pages(spec: AttentionSpec | LatentSpec, layout: Layout) -> Result[in
         return refuse(
             Code.NOT_DIVISIBLE, f"a divisor of the {spec.states} states a block", f"kernel pages of {rows} states"
         )
-    return Ok(spec.states // rows)
+    return spec.states // rows
 
 
 def block_rows(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Size | None:
@@ -48,11 +48,9 @@ def block_rows(spec: AttentionSpec | LatentSpec | StateSpec, entry: Entry) -> Si
     if isinstance(readings, Err):
         return None
     layout = readings.value[0][0]
-    kernel_pages = Ok(1) if isinstance(spec, StateSpec) else _kernel_pages(spec, layout)
+    kernel_pages = 1 if isinstance(spec, StateSpec) else _kernel_pages(spec, layout)
     block = layout.where(BLOCK)
-    return (
-        divide(layout.shape[block], kernel_pages.value) if block is not None and isinstance(kernel_pages, Ok) else None
-    )
+    return None if block is None or isinstance(kernel_pages, Err) else divide(layout.shape[block], kernel_pages)
 
 
 def own_pages(
@@ -108,18 +106,16 @@ def _read_pages(
 
 
 def _rows_cache(spec: AttentionSpec | LatentSpec, layout: Layout, blocks: Size) -> Result[CacheLayout, LayoutError]:
-    kernel_pages = _kernel_pages(spec, layout)
-    if isinstance(kernel_pages, Err):
-        return kernel_pages
-    count = kernel_pages.value
-    held = counted(layout, count, blocks)
-    if isinstance(held, Err):
-        return held
-    source = held.value
-    found = interval(source, blocks)
-    if isinstance(found, Err):
-        return found
-    pages, share = found.value, len(found.value.bases)
+    count = _kernel_pages(spec, layout)
+    if isinstance(count, Err):
+        return count
+    source = counted(layout, count, blocks)
+    if isinstance(source, Err):
+        return source
+    pages = interval(source, blocks)
+    if isinstance(pages, Err):
+        return pages
+    share = len(pages.bases)
     page_bytes, payload = divide(spec.page_bytes, share), spec.payload_bytes // share
     if page_bytes is None or not isinstance(page_bytes, int) or payload != pages.covered or payload > page_bytes:
         return refuse(

@@ -24,10 +24,9 @@ def state_row(spec: StateSpec, row: Layout, blocks: Size) -> Result[CacheLayout,
     held = counted(row, 1, blocks)
     if isinstance(held, Err):
         return held
-    found = interval(row, blocks)
-    if isinstance(found, Err):
-        return found
-    pages = found.value
+    pages = interval(held, blocks)
+    if isinstance(pages, Err):
+        return pages
     if not spec.content_bytes <= pages.covered <= spec.page_bytes:
         expected = f"a row of {spec.content_bytes} to {spec.page_bytes} bytes"
         return refuse(Code.PAGE_BYTES_MISMATCH, expected, f"{pages.covered} bytes")
@@ -55,7 +54,7 @@ def state_list(  # noqa: C901 - one check after the other, in the order of the c
             return found
         start = raw(part.offset)
         if isinstance(start, int):
-            ends.append((start, start + found.value.covered))
+            ends.append((start, start + found.covered))
     if len({tensor.storage for tensor in entry}) > 1:
         return refuse(Code.STORAGES_DIFFER, "one storage", f"storages {sorted({t.storage for t in entry})}")
     if len(ends) < len(parts):

@@ -13,7 +13,7 @@ from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.reading import FieldError, family_of, plain_dtype, read_spec
 from kvlayout.cache.spec import Spec
 
-__all__ = ["SpecFacts", "in_dict", "plain", "read_live", "spec_document", "spec_facts"]
+__all__ = ["SpecFacts", "declared_fields", "plain", "read_live", "spec_document", "spec_facts"]
 
 #: Properties that vLLM computes; a spec that has no such number raises, whatever it likes.
 _DERIVED: Final = (
@@ -91,30 +91,38 @@ def _computed(spec: object, family: str | None, declared: Mapping[str, object]) 
     return found
 
 
-def read_live(spec: object) -> Spec:
+def read_live(spec: object, declared: Mapping[str, object] | None = None) -> Spec:
     """Return what a live spec declares, by way of ``read_spec``.
+
+    Args:
+        spec: vLLM's spec.
+        declared: its :func:`declared_fields`, where they are known.
 
     Raises:
         FieldError: a number is missing, of a wrong type, negative or beyond 64 bits.
     """
     made = type(spec)
-    declared: Mapping[str, object] | None = getattr(spec, "__dict__", None)
-    if declared is None or "block_size" not in declared or not in_dict(made):
-        declared = {name: getattr(spec, name, None) for name in _field_names(spec)}
+    fields = declared_fields(spec) if declared is None else declared
     name = made.__name__
     family = family_of(name)
     bases = () if family else [base.__name__ for base in made.__mro__[1:-1]]
     kind = _kind(spec) if family in (None, "uniform") else None
-    return read_spec(name, bases, kind, declared, _computed(spec, family, declared))
+    return read_spec(name, bases, kind, fields, _computed(spec, family, fields))
 
 
-def in_dict(made: type) -> bool:
-    """Tell whether objects of a class keep all that they declare in their dict: none of its bases has slots.
+def declared_fields(spec: object) -> Mapping[str, object]:
+    """Return the fields that a spec declares: its own dict where that has all of them, so where no base has slots.
 
-    >>> in_dict(Fraction), in_dict(type("Plain", (), {}))
-    (False, True)
+    >>> from types import SimpleNamespace
+    >>> declared_fields(Fraction(1, 4)), declared_fields(SimpleNamespace(block_size=64))
+    ({'_numerator': 1, '_denominator': 4}, {'block_size': 64})
     """
-    return not any([base.__dict__.get("__slots__") for base in made.__mro__])  # noqa: C419 - quicker
+    fields: Mapping[str, object] | None = getattr(spec, "__dict__", None)
+    if fields is not None and "block_size" in fields:
+        slotted = any([base.__dict__.get("__slots__") for base in type(spec).__mro__])  # noqa: C419 - quicker
+        if not slotted:
+            return fields
+    return {name: getattr(spec, name, None) for name in _field_names(spec)}
 
 
 def _field_names(spec: object) -> Iterable[str]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.cache.reading import LIMIT, FieldError
 from kvlayout.cache.registration import Engine, Entry, Group, Placement, Registration
-from kvlayout.engines.specs import in_dict, read_live, spec_document
+from kvlayout.engines.specs import declared_fields, read_live, spec_document
 from kvlayout.engines.tensors import LiveCaches, LiveTensor, device_type, entry_document, facts, read_caches, shown
 from kvlayout.errors import Code, LayoutError, LayoutErrors
 
@@ -263,14 +263,16 @@ class _Reader:
         """Convert a spec: one object once, and objects of one class with equal fields once."""
         spec = self.known.get(id(live)) or self.twin(live)
         if spec is None:
+            declared = declared_fields(live)
             try:
-                spec = read_live(live)
+                spec = read_live(live, declared)
             except FieldError as error:
                 path = f"kv_cache_groups[{group}].kv_cache_spec"
                 path += "" if layer is None else f".kv_cache_specs[{layer!r}]"
                 self.fault(f"{path}.{error.path.partition('.')[2]}", error.expected, error.actual, group, layer)
                 return None
-            self.alike += [(type(live), getattr(live, "__dict__", None), spec)] if in_dict(type(live)) else []
+            if declared is getattr(live, "__dict__", None):
+                self.alike.append((type(live), declared, spec))
         self.known[id(live)] = spec
         return spec
 
@@ -278,12 +280,9 @@ class _Reader:
         """Return what an equal spec became. The comparison of dicts is C; vLLM's own hash and == are not faster."""
         made, fields = type(live), getattr(live, "__dict__", None)
         try:
-            for known, declared, spec in self.alike:
-                if known is made and declared is not None and declared == fields:
-                    return spec
+            return next((spec for known, own, spec in self.alike if known is made and own == fields), None)
         except Exception:  # noqa: BLE001 - fields of a foreign spec may refuse to be compared: it is read again
             return None
-        return None
 
 
 def _name(value: object) -> str | None:
