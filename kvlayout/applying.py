@@ -164,10 +164,13 @@ def _parts(entry: Entry) -> tuple[RegisteredTensor, ...]:
 
 def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[LayoutError]:
     """Yield an error for each cache that is not the one that was planned; storages may have other sizes and numbers."""
-    for layer in dict.fromkeys((*planned, *live)):
-        one, other = (_parts(caches[layer]) if layer in caches else None for caches in (planned, live))
-        if one is None or other is None or [part[:4] for part in one] != [part[:4] for part in other]:
-            yield LayoutError(Code.STALE_PLAN, layer=layer, expected=_facts(one), actual=_facts(other))
+    for layer in planned if planned.keys() == live.keys() else dict.fromkeys((*planned, *live)):
+        one, other = planned.get(layer), live.get(layer)
+        if isinstance(one, RegisteredTensor) and isinstance(other, RegisteredTensor) and one[:4] == other[:4]:
+            continue
+        parts, others = (None if entry is None else _parts(entry) for entry in (one, other))
+        if parts is None or others is None or [part[:4] for part in parts] != [part[:4] for part in others]:
+            yield LayoutError(Code.STALE_PLAN, layer=layer, expected=_facts(parts), actual=_facts(others))
 
 
 def _facts(parts: Sequence[RegisteredTensor] | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from attrs import evolve, frozen
 
-from kvlayout.algebra.affine import Size, at
+from kvlayout.algebra.affine import Affine, Size, at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,8 @@ class RegisteredTensor(NamedTuple):
 
     def bind(self, blocks: int) -> RegisteredTensor:
         """Return the tensor at a concrete block count."""
+        if Affine not in map(type, (*self.shape, *self.strides, self.offset, self.storage_nbytes)):
+            return self
         return RegisteredTensor(
             tuple(at(size, blocks) for size in self.shape),
             tuple(at(size, blocks) for size in self.strides),
