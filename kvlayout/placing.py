@@ -53,13 +53,20 @@ def places_of(registration: Registration) -> Places:
         starts: Iterable[Size | None] = chain((offset,), repeat(None))
         if offset is not None and layer_stride is not None:
             starts = accumulate(repeat(layer_stride), initial=offset)
-        for layer, place in zip(layers, zip(repeat(size), starts, repeat(block_stride))):  # noqa: B905 - endless
+        said = [*zip(layers, zip(repeat(size), starts, repeat(block_stride)))]  # noqa: B905 - the places are endless
+        fresh = dict(said)
+        if len(fresh) == len(said) and first.keys().isdisjoint(fresh):
+            first.update(fresh)
+            continue
+        for layer, place in said:
             if first.setdefault(layer, place) is not place:
                 further.setdefault(layer, []).append(place)
     return places
 
 
-def faultless(shape: Shape, bases: Sequence[Size], storage: Size | None, blocks: Size, places: Sequence[Place]) -> bool:
+def faultless(
+    shape: Shape, bases: tuple[Size, ...], storage: Size | None, blocks: Size, places: Sequence[Place]
+) -> bool:
     """Tell, all at once, that layers of one shape have nothing that :func:`misplaced_by` or :func:`misplaced` finds.
 
     Where only the fit in a storage is to be judged, the first and the last layer in it decide for those between.
@@ -69,7 +76,7 @@ def faultless(shape: Shape, bases: Sequence[Size], storage: Size | None, blocks:
         bases: the byte of its storage at which each starts.
         storage: the bytes of each storage.
         blocks: the block count N.
-        places: what placements say of each, if anything: one a layer.
+        places: what placements say of each, if anything: one a layer, all with one block stride.
 
     Returns:
         ``False`` where one of them is misplaced, or where it takes a look at each to know.
@@ -79,9 +86,8 @@ def faultless(shape: Shape, bases: Sequence[Size], storage: Size | None, blocks:
         ends = {min(bases), max(bases)}
     sizes: Iterable[Size | None] = ()
     if places:
-        sizes, starts, strides = zip(*places, strict=True)
-        own = shape.cache.pages.stride
-        if starts != bases or (blocks != 1 and any(stride != own for stride in {*strides})):
+        sizes, starts, (stride, *_) = zip(*places, strict=True)
+        if starts != bases or (blocks != 1 and stride != shape.cache.pages.stride):
             return False
         sizes = {*sizes}
     for base in ends:

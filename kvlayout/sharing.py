@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from kvlayout.algebra.affine import Size
@@ -40,7 +40,7 @@ def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> l
         return []
     meetings: _Meetings = {}
     for storage, tracks in sorted(tracks_of(runs).items()):
-        if len(tracks) > 1:
+        if len(tracks) > 1 and not _strung(tracks, blocks):
             _meet(storage, tracks, blocks, meetings)
     return [_error(pair, meeting, runs, order) for pair, meeting in sorted(meetings.items())]
 
@@ -51,6 +51,19 @@ def _alone(runs: Sequence[Run]) -> bool:
     if len(held) > 1 or len({run.group for run in runs}) < len(runs):
         return False
     return all(len(windows) == 1 and len({*storages}) == len(storages) for storages, _, windows in held)
+
+
+def _strung(tracks: Sequence[Track], blocks: Size) -> bool:
+    """Tell at a glance that tracks are stretches of storage, each of which ends before the next one begins."""
+    if not isinstance(blocks, int):
+        return False
+    stretches = [
+        (base, base + (blocks - 1) * stride + page)
+        for base, stride, page, _ in tracks
+        if isinstance(base, int) and isinstance(stride, int) and page <= stride
+    ]
+    ordered = sorted(stretches)
+    return len(ordered) == len(tracks) and all([end <= start for (_, end), (start, _) in pairwise(ordered)])  # noqa: C419 - quicker
 
 
 def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:

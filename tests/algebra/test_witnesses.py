@@ -143,6 +143,8 @@ def test_a_page_that_starts_elsewhere() -> None:
     assert page(make((4, 8), (8, 1), 3), Pages((2,), 8, 8), 4) == ("the page starts elsewhere", Witness(4, 0, 2, 3))
     assert page(make((N, 8), (8, -1), 3), Pages((2,), 8, 8), N) == ("the page starts elsewhere", Witness(1, 0, 9, 3))
     assert page(make((N, 8), (8, 1), N), Pages((1,), 8, 8), N)[1] == Witness(2, 0, 1, 2)
+    backwards = make((4, 2, 4), (8, -4, 1), 3)  # the second half of a page first: index 0 is its fifth byte
+    assert page(backwards, Pages((2,), 8, 8), 4) == ("the page starts elsewhere", Witness(4, 0, 6, 3))
 
 
 def test_a_page_read_backwards_is_its_page() -> None:
@@ -151,6 +153,8 @@ def test_a_page_read_backwards_is_its_page() -> None:
 
 def test_a_page_with_a_hole() -> None:
     assert page(make((4, 2, 3), (16, 4, 1)), Pages((0,), 16, 6), 4) == ("the page is no interval", Witness(4, 3, 3, 4))
+    backwards = make((4, 2, 3), (16, -3, 2), 3)  # the outer axis lies well, and the inner one has holes
+    assert page(backwards, Pages((0,), 16, 6), 4) == ("the page is no interval", Witness(4, 1, 4, 5))
 
 
 def test_a_page_read_twice() -> None:
