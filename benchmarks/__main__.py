@@ -62,6 +62,7 @@ def main() -> None:
     console.width = max(console.width, 124)
     caption = (
         "ratio: kvlayout's time over the row's (a proof: slowest N over fastest); 8 of 10: of the rounds one by one\n"
+        "warm: after three calls of its own, as in a loop; else after the other calls\n"
     )
     caption += f"{surroundings()}\nload {busy:.1f} at the start"
     if busy > (os.cpu_count() or 1):

@@ -31,13 +31,16 @@ class Ratio(NamedTuple):
     high: float
 
 
-def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, repeat: int = 1) -> dict[str, list[float]]:
+def in_turns(
+    calls: Mapping[str, Callable[[], object]], rounds: int, repeat: int = 1, untimed: int = 0
+) -> dict[str, list[float]]:
     """Return the microseconds of each call in each round, a b c a b c ...
 
     Args:
         calls: what to time; each is called a few times before, so that first times (imports, caches) don't count.
         rounds: how many times each takes its turn.
         repeat: calls a turn, for calls of a few microseconds; their mean is the turn's time.
+        untimed: calls of its own before each turn, after which the processor's caches are warm.
     """
     for _ in range(min(rounds, 10)):
         for call in calls.values():
@@ -48,6 +51,8 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, repeat: int
     try:
         for _ in range(rounds):
             for name, call in calls.items():
+                for _ in range(untimed):
+                    call()
                 start = thread_time()
                 for _ in range(repeat):
                     call()
