@@ -9,7 +9,6 @@ from fractions import Fraction
 from math import isfinite
 from typing import Final, NamedTuple
 
-from kvlayout.algebra.dtype import DTYPES
 from kvlayout.cache.reading import FieldError, family_of, plain_dtype, read_spec
 from kvlayout.cache.spec import Spec
 
@@ -26,6 +25,7 @@ _DERIVED: Final = (
     "has_layer_views",
 )
 _FLAGS: Final = ("prefix_cacheable", "has_layer_views")
+_UNPADDED: Final = tuple(name for name in _DERIVED if name != "state_content_size_bytes")
 _AS_IT_IS: Final = frozenset((int, str, bool, type(None)))
 _INTERFACE: Final = "vllm.v1.kv_cache_interface"
 
@@ -68,20 +68,17 @@ derived={'tokens_per_state': [1, 4]})
 
 
 def _computed(spec: object, family: str | None, declared: Mapping[str, object]) -> dict[str, object]:
-    """Return the computed values of a live spec that its declared fields do not give: vLLM's are slow to compute.
+    """Return the computed values of a live spec that are needed: vLLM's are slow to compute.
 
-    A class that is known by name is what its fields say. A recurrent layer declares the shapes of its states, and then
-    its page is missing only where it declares no padding. Rows that declare their content (0.29) declare all bytes;
-    where older ones have no padding, the page is shared among them.
+    The bytes of rows are vLLM's own word, whatever the mode that they are quantised in; but where a class known by name
+    has no padding, its page is shared among its rows. A recurrent layer declares the shapes of its states, and its
+    padded page, which is that number or vLLM raises.
     """
     asked: Iterable[str] = _DERIVED
     if family == "state":
         asked = _FLAGS if declared.get("page_size_padded") is not None else ("page_size_bytes", *_FLAGS)
-    elif family in ("attention", "latent"):
-        if "state_content_bytes" in declared and plain_dtype(str(declared.get("dtype"))) in DTYPES:
-            asked = ("num_heads", "num_states", *_FLAGS)
-        elif declared.get("page_size_padded", 0) is None:
-            asked = [one for one in _DERIVED if one != "state_content_size_bytes"]
+    elif family is not None and declared.get("page_size_padded", 0) is None:
+        asked = _UNPADDED
     found: dict[str, object] = {}
     for one in asked:
         try:

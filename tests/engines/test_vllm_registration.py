@@ -331,6 +331,23 @@ def test_fields_of_attrs_classes_slotted_dataclasses_and_plain_slots() -> None:
     assert latent.content_bytes == 1152
 
 
+@pytest.mark.parametrize("padded", [None, 300_000])
+def test_the_bytes_of_rows_are_vllms_own_word_in_any_quantisation(padded: int | None) -> None:
+    """A mode may keep scales beside the values, which no declared field says: 128 + 4 bytes a half of a head's row."""
+
+    @dataclass(frozen=True)
+    class Scaled(FullAttentionSpec):
+        state_content_bytes: int | None = None
+        state_content_size_bytes = 264
+        page_size_bytes = property(lambda self: self.page_size_padded or 8 * 128 * 264)
+
+    Scaled.__name__ = "FullAttentionSpec"
+    spec = read(one_group(Scaled(128, 8, 128, fakes.DTYPES["uint8"], padded))).groups[0].spec
+    assert isinstance(spec, AttentionSpec)
+    assert (spec.content_bytes, spec.page_bytes) == (264, padded or 270_336)
+    assert not spec.proves_reading
+
+
 def test_cached_properties_are_no_fields() -> None:
     spec = replace(LLAMA)
     vars(spec)["cached"] = 7
