@@ -9,7 +9,7 @@ torch.Size([4096, 2, 544, 1, 512])
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, final
 
 from attrs import evolve, field, frozen
 
@@ -199,7 +199,7 @@ def _execute(plan: Plan, kv_caches: Mapping[str, Cache]) -> dict[str, Cache]:
         if step.same:
             continue
         caches = [views[layer] for layer in run.layers]
-        tensors: list[Tensor] = [cache[0] for cache in caches] if step.listed else caches  # type: ignore[assignment]
+        tensors = cast("list[Tensor]", [cache[0] for cache in caches] if step.listed else caches)
         try:
             views.update(zip(run.layers, _viewed(tensors, step), strict=True))
         except RuntimeError:
