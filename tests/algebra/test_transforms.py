@@ -193,6 +193,9 @@ def test_a_page_is_read_in_memory_order_whatever_the_order_of_its_axes() -> None
 def test_a_page_with_a_hole_or_two_intervals_is_not_flattened() -> None:
     holed = make((4, 3, 4), (64, 5, 1), 0, 1, (B, T, C))
     assert refusal(flatten_page(holed, (B,))) == Refusal("merge", "token", "a stride of 4 bytes", "5")
+    assert refusal(reinterpret_page(holed, (12,), (Y,), INT8)) == refusal(flatten_page(holed, (B,)))
+    twice = make((4, 2, 2), (16, 1, 1), 0, 1, (B, T, C))
+    assert refusal(flatten_page(twice, (B,))) == Refusal("merge", "channel", "a stride of its own", "1")
     planes = make((2, BLOCK_COUNT, 4), (BLOCK_COUNT * 4, 4, 1), 0, 1, (P, B, C))
     assert refusal(flatten_page(planes, (B,))).move == "merge"
     assert flatten_page(planes, (B, P)).unwrap().shape == (2, BLOCK_COUNT, 4)

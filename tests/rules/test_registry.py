@@ -33,7 +33,7 @@ from kvlayout.errors import Code, LayoutError
 from kvlayout.planning import plan
 from kvlayout.rules import builtin
 from kvlayout.rules.builtin import BUILTIN, installed
-from kvlayout.rules.presentation import Presentation, bytes_page, prove_view, refused
+from kvlayout.rules.presentation import Presentation, bytes_page, prove_view, refused, token_page
 from kvlayout.rules.rule import NoMatch, Outcome, Registry, Rule, rule
 from kvlayout.rules.state import mamba_page_view, mamba_unified_view
 from tests.rules.building import (
@@ -279,6 +279,12 @@ def test_a_view_that_is_not_proved_says_which_claim_is_false(
     assert code(FUSED, rules=rules) == expected
     (error,) = planned(FUSED, rules=rules).errors
     assert error.witness is not None
+
+
+def test_a_page_is_not_shown_as_fewer_bytes_than_it_has() -> None:
+    narrow = answering(lambda cache: token_page(cache, 2, heads_first=True))
+    (error,) = planned(FUSED, rules=narrow).errors
+    assert (error.code.value, error.expected, error.actual) == ("page-bytes-mismatch", "at least 2048", "64")
 
 
 def test_a_view_that_no_tensor_can_be() -> None:
