@@ -15,7 +15,7 @@ from kvlayout.algebra.result import Err, Ok, Result
 from kvlayout.algebra.transforms import beside_rows, permute
 from kvlayout.algebra.units import Bytes
 from kvlayout.cache.paging import CacheLayout, own_pages
-from kvlayout.cache.registration import Engine, Entry, Registration
+from kvlayout.cache.registration import Engine, Entry, Placement, Registration
 from kvlayout.cache.spec import AttentionSpec, LatentSpec, Spec, StateSpec
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Content, Opaque, Semantic, Shape, packing
@@ -23,7 +23,7 @@ from kvlayout.rules.presentation import Presentation, bytes_page, refused, verdi
 from kvlayout.rules.rule import NoMatch, Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Place", "Places", "faultless", "misplaced", "misplaced_by", "places_of", "shape_of"]
 
@@ -49,19 +49,23 @@ def places_of(registration: Registration) -> Places:
     """Return what the engine's placements say of each layer."""
     places = Places({}, {})
     first, further = places
-    for layers, size, offset, layer_stride, block_stride in registration.placements:
-        starts: Iterable[Size | None] = chain((offset,), repeat(None))
-        if offset is not None and layer_stride is not None:
-            starts = accumulate(repeat(layer_stride), initial=offset)
-        said = [*zip(layers, zip(repeat(size), starts, repeat(block_stride)))]  # noqa: B905 - the places are endless
-        fresh = dict(said)
-        if len(fresh) == len(said) and first.keys().isdisjoint(fresh):
+    for placement in registration.placements:
+        fresh = dict(_said(placement))
+        if len(fresh) == len(placement.layers) and first.keys().isdisjoint(fresh):
             first.update(fresh)
             continue
-        for layer, place in said:
+        for layer, place in _said(placement):
             if first.setdefault(layer, place) is not place:
                 further.setdefault(layer, []).append(place)
     return places
+
+
+def _said(placement: Placement) -> Iterator[tuple[str, Place]]:
+    layers, size, offset, layer_stride, block_stride = placement
+    starts: Iterable[Size | None] = chain((offset,), repeat(None))
+    if offset is not None and layer_stride is not None:
+        starts = accumulate(repeat(layer_stride), initial=offset)
+    return zip(layers, zip(repeat(size), starts, repeat(block_stride)))  # noqa: B905 - the places are endless
 
 
 def faultless(

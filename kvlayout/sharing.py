@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -36,34 +36,41 @@ def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> l
 
     Errors name the layers that take part in ``order``.
     """
-    if _alone(runs):
+    if _alike(runs, blocks):
         return []
     meetings: _Meetings = {}
     for storage, tracks in sorted(tracks_of(runs).items()):
-        if len(tracks) > 1 and not _strung(tracks, blocks):
+        if len(tracks) > 1 and not _strung([(storage, *track[:3]) for track in tracks], blocks):
             _meet(storage, tracks, blocks, meetings)
     return [_error(pair, meeting, runs, order) for pair, meeting in sorted(meetings.items())]
 
 
-def _alone(runs: Sequence[Run]) -> bool:
-    """Tell at a glance that all storages have one window each, of one layer of a group: there is nothing to meet."""
+def _alike(runs: Sequence[Run], blocks: Size) -> bool:
+    """Tell at a glance that all groups have the same seats, each of one layer of a group, and no two seats meet."""
     held = {(run.storages, run.bases, run.shape.windows) for run in runs}
-    if len(held) > 1 or len({run.group for run in runs}) < len(runs):
-        return False
-    return all(len(windows) == 1 and len({*storages}) == len(storages) for storages, _, windows in held)
+    if len(held) != 1 or len({run.group for run in runs}) < len(runs):
+        return not held
+    ((storages, bases, owned),) = held
+    if len({*storages}) == len(storages):  # a layer's own planes keep out of each other, or it is not proved
+        return True
+    seats = [*zip(storages, bases, strict=True)]
+    windows = [(seat, base + start, stride, page) for seat, base in seats for start, stride, page in owned]
+    return _strung(windows, blocks)
 
 
-def _strung(tracks: Sequence[Track], blocks: Size) -> bool:
-    """Tell at a glance that tracks are stretches of storage, each of which ends before the next one begins."""
+def _strung(windows: Collection[tuple[int, Size, Size, int]], blocks: Size) -> bool:
+    """Tell at a glance that windows, each with its storage, are stretches that end before the next one begins."""
     if not isinstance(blocks, int):
         return False
-    stretches = [
-        (base, base + (blocks - 1) * stride + page)
-        for base, stride, page, _ in tracks
-        if isinstance(base, int) and isinstance(stride, int) and page <= stride
-    ]
-    ordered = sorted(stretches)
-    return len(ordered) == len(tracks) and all([end <= start for (_, end), (start, _) in pairwise(ordered)])  # noqa: C419 - quicker
+    ordered = sorted(
+        [
+            (storage, base, base + (blocks - 1) * stride + page)
+            for storage, base, stride, page in windows
+            if isinstance(base, int) and isinstance(stride, int)
+        ]
+    )
+    apart = [one != other or end <= start for (one, _, end), (other, start, _) in pairwise(ordered)]
+    return len(ordered) == len(windows) and all(apart)
 
 
 def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:

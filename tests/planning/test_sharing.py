@@ -6,11 +6,15 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvlayout.algebra.affine import BLOCK_COUNT
+from kvlayout.cache.registration import RegisteredTensor
 from kvlayout.errors import Code
-from tests.rules.building import attention, document, group, latent, mamba, planned, state_row, tensor
+from kvlayout.planning import attempt
+from tests.rules.building import attention, document, group, latent, mamba, planned, registered, state_row, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -248,6 +252,16 @@ def test_any_number_of_blocks(offset: str, met: bool) -> None:
     )
     codes = [error.code for error in planned(made).errors]
     assert codes == ([Code.PAGE_OVERLAP] if met and offset != "0+0n" else [])
+
+
+def test_a_place_that_is_not_known_is_next_to_no_other() -> None:
+    """A registration made by hand: three blocks, and a layer that starts wherever the number of blocks puts it."""
+    made = registered(document([group(["a", "b"], KV)], {name: tensor([3, 2, 64, 16]) for name in "ab"}, 3))
+    entry = made.caches["a"]
+    assert isinstance(entry, RegisteredTensor)
+    nowhere = {**made.caches, "a": entry._replace(offset=BLOCK_COUNT * 8)}
+    (error,) = attempt(evolve(made, caches=nowhere)).errors
+    assert error.code is Code.PAGE_OVERLAP
 
 
 def offset_in_elements(text: str) -> str | int:
