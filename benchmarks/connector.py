@@ -58,7 +58,7 @@ def _rows(taken: Mapping[str, Sequence[float]], refused: str, how: str = "") -> 
     return (
         timed(f"plan_then_apply, proof and re-proof included{how}", ours),
         left_out(what, refused) if refused else compared(what, ours, taken["lmcache"], MOST_OF_LMCACHE),
-        compared(f"bare loop: six facts and one as_strided a layer{how}", ours, taken["bare"], MOST_OF_BARE),
+        compared(f"bare loop: six facts, one as_strided a layer{how}", ours, taken["bare"], MOST_OF_BARE),
     )
 
 

@@ -86,7 +86,7 @@ def render(title: str, sections: Iterable[Section], caption: str) -> Table:
     from rich.text import Text
 
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    table.add_column("", width=53, overflow="fold")
+    table.add_column("", width=58, overflow="fold")
     for heading in ("median", "least", "ratio", "8 of 10", "target"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)

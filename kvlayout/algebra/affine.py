@@ -95,13 +95,15 @@ class Affine:
 Size: TypeAlias = int | Affine
 
 
-def size(a: int, b: int) -> Size:
-    """Return ``a + b*m``, as a plain ``int`` where it does not depend on m."""
-    return Affine(a, b) if b else a
-
-
 #: The block count itself, N = 1 + m.
 BLOCK_COUNT: Affine = Affine(1, 1)
+
+
+def size(a: int, b: int) -> Size:
+    """Return ``a + b*m``, as a plain ``int`` where it does not depend on m, and N as the one object that is N."""
+    if not b:
+        return a
+    return BLOCK_COUNT if a == b == 1 else Affine(a, b)
 
 
 def pair(value: Size) -> Pair:
@@ -152,7 +154,8 @@ def parse_size(text: str) -> Affine | None:
     if match is None:
         return None
     constant, slope = int(match[1] or 0), int(match[2] or 1)
-    return Affine(constant + slope, slope) if slope else None
+    found = size(constant + slope, slope)
+    return found if isinstance(found, Affine) else None
 
 
 def format_size(value: Size) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from kvlayout.algebra.affine import NotAffineError, pair
+from kvlayout.algebra.affine import Affine, NotAffineError, pair
 from kvlayout.algebra.units import all_raw
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ Mode: TypeAlias = tuple[int, int, int, int]
 def modes_of(layout: Layout) -> list[Mode]:
     """Return the modes of a layout in bytes, slowest first, the item's own bytes last."""
     modes = [
-        (extent, 0, stride, 0) if type(extent) is int and type(stride) is int else (*pair(extent), *pair(stride))
+        (extent, 0, stride, 0)
+        if type(extent) is int and type(stride) is int
+        else (extent.a, extent.b, stride, 0)  # the axis of blocks, of which there is any number
+        if type(extent) is Affine and type(stride) is int
+        else pair(extent) + pair(stride)
         for extent, stride in zip(layout.shape, all_raw(layout.strides))  # noqa: B905 - a layout has checked it
     ]
     modes.append((layout.dtype.itemsize, 0, 1, 0))

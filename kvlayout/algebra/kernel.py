@@ -115,7 +115,7 @@ def own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> Verdict:
 
 
 def _own(pages: Pages, page_bytes: int, payload: int, blocks: Size) -> _Finding:
-    room, covered = pages.stride if blocks != 1 else page_bytes, pages.covered
+    room, covered = page_bytes if type(blocks) is int and blocks == 1 else pages.stride, pages.covered
     if not isinstance(room, int):
         return Undecided("own", "the block stride depends on the block count")
     if not payload <= covered <= page_bytes <= room:
