@@ -59,7 +59,7 @@ def main() -> None:
     from rich.console import Console
 
     console = Console()
-    console.width = max(console.width, 132)
+    console.width = max(console.width, 134)
     caption = (
         "ratio: kvlayout's time over the row's (a proof: slowest N over fastest); 8 of 10: of the rounds one by one\n"
         "warm: after three calls of its own, as in a loop; else after the other calls\n"
