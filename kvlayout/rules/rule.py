@@ -187,7 +187,7 @@ def certified(name: str, outcome: object, cache: CacheLayout) -> Result[Proved, 
         ("own", (("payload", cache.payload), ("page", cache.page_bytes), ("stride", pages.stride))),
         ("grain", (("blocks", cache.blocks), ("states", rows))),
     )
-    found = {claim: reasons for claim, reasons in proof.claims}  # noqa: C416 - dict() does not take a named tuple as a pair
+    found = dict(proof.claims)
     for claim, reasons in wanted:
         said = found.get(claim, ())
         for reason in reasons:
