@@ -164,7 +164,7 @@ def _parts(entry: Entry) -> tuple[RegisteredTensor, ...]:
 
 def _stale(planned: Mapping[str, Entry], live: Mapping[str, Entry]) -> Iterator[LayoutError]:
     """Yield an error for each cache that is not the one that was planned; storages may have other sizes and numbers."""
-    for layer in planned if planned.keys() == live.keys() else dict.fromkeys((*planned, *live)):
+    for layer in dict.fromkeys((*planned, *live)):
         one, other = planned.get(layer), live.get(layer)
         if isinstance(one, RegisteredTensor) and isinstance(other, RegisteredTensor) and one[:4] == other[:4]:
             continue

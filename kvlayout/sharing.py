@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from kvlayout.algebra.affine import Size
 from kvlayout.algebra.claims import Refuted, Track, Undecided
-from kvlayout.algebra.refuting import overlaps
+from kvlayout.algebra.refuting import overlaps, strung
 from kvlayout.errors import Code, LayoutError
 from kvlayout.plans import Run, Shape, Windows
 
@@ -36,16 +36,16 @@ def overlap_errors(runs: Sequence[Run], order: Iterable[str], blocks: Size) -> l
 
     Errors name the layers that take part in ``order``.
     """
-    if _alike(runs, blocks):
+    if _same_seats(runs, blocks):
         return []
     meetings: _Meetings = {}
     for storage, tracks in sorted(tracks_of(runs).items()):
-        if len(tracks) > 1 and not _strung([(storage, *track[:3]) for track in tracks], blocks):
+        if len(tracks) > 1 and not strung([(storage, *track[:3]) for track in tracks], blocks):
             _meet(storage, tracks, blocks, meetings)
     return [_error(pair, meeting, runs, order) for pair, meeting in sorted(meetings.items())]
 
 
-def _alike(runs: Sequence[Run], blocks: Size) -> bool:
+def _same_seats(runs: Sequence[Run], blocks: Size) -> bool:
     """Tell at a glance that all groups have the same seats, each of one layer of a group, and no two seats meet."""
     held = {(run.storages, run.bases, run.shape.windows) for run in runs}
     if len(held) != 1 or len({run.group for run in runs}) < len(runs):
@@ -55,22 +55,7 @@ def _alike(runs: Sequence[Run], blocks: Size) -> bool:
         return True
     seats = [*zip(storages, bases, strict=True)]
     windows = [(seat, base + start, stride, page) for seat, base in seats for start, stride, page in owned]
-    return _strung(windows, blocks)
-
-
-def _strung(windows: Collection[tuple[int, Size, Size, int]], blocks: Size) -> bool:
-    """Tell at a glance that windows, each with its storage, are stretches that end before the next one begins."""
-    if not isinstance(blocks, int):
-        return False
-    ordered = sorted(
-        [
-            (storage, base, base + (blocks - 1) * stride + page)
-            for storage, base, stride, page in windows
-            if isinstance(base, int) and isinstance(stride, int)
-        ]
-    )
-    apart = [one != other or end <= start for (one, _, end), (other, start, _) in pairwise(ordered)]
-    return len(ordered) == len(windows) and all(apart)
+    return strung(windows, blocks)
 
 
 def tracks_of(runs: Sequence[Run]) -> dict[int, list[Track]]:

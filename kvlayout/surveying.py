@@ -23,7 +23,7 @@ __all__ = ["Survey"]
 
 _NOWHERE: Final[Place] = (None, None, None)
 
-
+#: What layers have of their own: name, offset, storage, and what placements say of each, if they say anything.
 _Columns: TypeAlias = tuple[tuple[str, ...], tuple[Size, ...], tuple[int, ...], tuple[Place, ...]]
 
 
@@ -170,7 +170,7 @@ class Survey:
             item = shape.itemsize
             bases = starts if item == 1 else tuple([start * item for start in starts])
             made = Run(names, index, shape, held, bases)
-            if self.places.further or not faultless(shape, made.bases, nbytes[first], self.blocks, said):
+            if self.places.further or not faultless(shape, bases, nbytes[first], self.blocks, said):
                 made = self._judged(made, nbytes[first], faults)
             if made.layers:
                 self.runs.append(made)

@@ -134,7 +134,7 @@ class Layout:
         itemsize = self.dtype.itemsize
         found: list[Size] = []
         for stride in all_raw(self.strides):
-            quotient = divide(stride, itemsize) if type(stride) is not int or stride % itemsize else stride // itemsize
+            quotient = divide(stride, itemsize)
             if quotient is None:
                 return None
             found.append(quotient)

@@ -28,6 +28,7 @@ __all__ = [
     "no_interval",
     "outside",
     "overlaps",
+    "strung",
     "tried",
     "unlike",
 ]
@@ -232,3 +233,20 @@ def overlaps(tracks: Iterable[Track], blocks: Size) -> Iterator[Refuted | Undeci
         cluster.append(track)
     if cluster:
         yield from _crowded(cluster, blocks)
+
+
+def strung(windows: Sequence[tuple[int, Size, Size, int]], blocks: Size) -> bool:
+    """Tell at a glance that pages (storage, base, stride, bytes) are stretches, each ending before the next begins.
+
+    What :func:`overlaps` finds out for any tracks, without comparing groups: of stretches that are apart, none meet.
+    """
+    if not isinstance(blocks, int):
+        return False
+    stretches = [
+        (storage, base, base + (blocks - 1) * stride + page)
+        for storage, base, stride, page in windows
+        if isinstance(base, int) and isinstance(stride, int)
+    ]
+    pairs = itertools.pairwise(sorted(stretches))
+    apart = [one != other or end <= start for (one, _, end), (other, start, _) in pairs]
+    return len(stretches) == len(windows) and all(apart)

@@ -210,12 +210,11 @@ def _inexpressible(name: str, view: Layout, source: Layout) -> LayoutError | Non
         return error
     item = view.dtype.itemsize
     for stride in all_raw(view.strides):
-        if type(stride) is int and stride >= 0 and stride % item == 0:
-            continue
-        code, expected = Code.RULE_NOT_PROVED, "strides of 0 or more"
         if divide(stride, item) is None:
             code, expected = Code.DTYPE_MISALIGNED, f"multiples of {item} bytes"
-        elif nonneg(stride):
+        elif not nonneg(stride):
+            code, expected = Code.RULE_NOT_PROVED, "strides of 0 or more"
+        else:
             continue
         actual = f"{name}: strides of {', '.join(map(str, view.strides))} bytes"
         return LayoutError(code, expected=expected, actual=actual)

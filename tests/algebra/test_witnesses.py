@@ -495,3 +495,32 @@ def test_the_block_count_of_a_view_is_its_own_or_any() -> None:
     assert refuting.blocks_of(make((4, 2), (2, 1), N)) is N
     assert refuting.blocks_of(make((4, 2), (N, 1))) is N
     assert refuting.blocks_of(make((4, N * 2), (2, 1))) is N
+
+
+@pytest.mark.parametrize(
+    ("windows", "blocks", "apart"),
+    [
+        ([], 3, True),
+        ([(0, 0, 8, 6)], 3, True),
+        ([(0, 0, 8, 6), (0, 22, 8, 6)], 3, True),  # the first ends at byte 2 * 8 + 6
+        ([(0, 0, 8, 6), (0, 30, 8, 6)], 3, True),
+        ([(0, 0, 8, 6), (0, 21, 8, 6)], 3, False),
+        ([(0, 22, 8, 6), (0, 0, 8, 6)], 3, True),
+        ([(0, 0, 8, 6), (0, 22, 8, 6)], 4, False),
+        ([(0, 0, 8, 6), (0, 22, 8, 6), (0, 44, 8, 6)], 3, True),
+        ([(0, 0, 8, 6), (0, 22, 8, 6), (0, 43, 8, 6)], 3, False),
+        ([(0, 0, 8, 6), (1, 0, 8, 6)], 3, True),
+        ([(1, 0, 8, 6), (0, 0, 8, 6), (0, 21, 8, 6)], 3, False),
+        ([(0, 0, 8, 6), (0, 0, 8, 6)], 3, False),
+        ([(0, 0, 8, 6), (0, 22, 8, 6)], N, False),  # at a glance only: overlaps finds that
+        ([(0, 0, 8, 6), (0, N * 8, 8, 6)], 3, False),
+        ([(0, 0, N, 6), (0, 100, 8, 6)], 3, False),
+    ],
+)
+def test_stretches_of_storage_that_are_apart_at_a_glance(
+    windows: list[tuple[int, Size, Size, int]], blocks: Size, apart: bool
+) -> None:
+    assert refuting.strung(windows, blocks) is apart
+    for storage in (0, 1) if apart else ():
+        tracks = [Track(*window[1:], ONE) for window in windows if window[0] == storage]
+        assert not list(refuting.overlaps(tracks, blocks))
