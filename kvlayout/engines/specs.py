@@ -55,11 +55,7 @@ derived={'tokens_per_state': [1, 4]})
         if value is not None and name != "kv_cache_specs":
             fields[name] = value if type(value) in _AS_IT_IS else plain(value)
     derived: dict[str, object] = {}
-    for name in _DERIVED:
-        try:
-            value = getattr(spec, name)
-        except Exception:  # noqa: BLE001, S112 - NotImplementedError, AssertionError, ...: it has no such number
-            continue
+    for name, value in _answers(spec, _DERIVED).items():
         if type(value) in _AS_IT_IS:
             derived[name] = value
         elif isinstance(value, Fraction):
@@ -79,11 +75,16 @@ def _computed(spec: object, family: str | None, declared: Mapping[str, object]) 
         asked = _FLAGS if declared.get("page_size_padded") is not None else ("page_size_bytes", *_FLAGS)
     elif family is not None and declared.get("page_size_padded", 0) is None:
         asked = _UNPADDED
+    return _answers(spec, asked)
+
+
+def _answers(spec: object, names: Iterable[str]) -> dict[str, object]:
+    """Return computed values; a spec that has no such number raises what it likes."""
     found: dict[str, object] = {}
-    for one in asked:
+    for name in names:
         try:
-            found[one] = getattr(spec, one)
-        except Exception:  # noqa: BLE001, S112 - NotImplementedError, AssertionError, ...: it has no such number
+            found[name] = getattr(spec, name)
+        except Exception:  # noqa: BLE001, S112 - NotImplementedError, AssertionError, ...
             continue
     return found
 
